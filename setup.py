@@ -17,7 +17,12 @@ setuptools.setup(
     classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
-    package_data={"rljax.run.reports": ["*.html"]},
+    package_data={
+        "rljax.run.records": ["*.txt"],
+        "rljax.run.reports.comparison": ["*.html"],
+        "rljax.run.reports": ["*.html"],
+        "rljax.run.reports.pages": ["*.html"],
+    },
     install_requires=[
         "absl-py",
         "array_record",
@@ -45,6 +50,7 @@ setuptools.setup(
         "tensorboardX",
         "tensorflow-datasets",
         "tokenizers",
+        "typing_extensions>=4.7",
     ],
     extras_require={
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains

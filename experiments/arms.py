@@ -23,8 +23,11 @@ from matplotlib import figure
 import rljax
 from rljax.config import files
 from rljax.data import storage
-from rljax.run import intervals, loop, passk, plots
-from rljax.run.reports import quantities
+from rljax.run import loop
+from rljax.run.evaluation import intervals, passk
+from rljax.run.members import sweep
+from rljax.run.reports.comparison import quantities
+from rljax.run.reports.pages import plots
 
 ADAM = "adamw(learning_rate={}, weight_decay=0.0)"
 RATE = "phase.main.optimizer.learning_rate"
@@ -109,6 +112,7 @@ class Study:
       seeds: of the runs.
       rates: learning rates of the phase "main".
       measure: returns what else is stored of a finished run, by name.
+      draw: draws the figure, see ``draw``, which is used without it.
     """
 
     config: Callable[[], Any]
@@ -119,6 +123,7 @@ class Study:
     seeds: tuple[int, ...] = tuple(range(6))
     rates: tuple[float, ...] = (1e-4, 3e-4)
     measure: Callable[[loop.Result], dict[str, float]] | None = None
+    draw: Callable[["Study", Sequence[Record], pathlib.Path], None] | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -173,19 +178,18 @@ def run(study: Study, workdir: pathlib.Path) -> list[dict[str, Any]]:
     alone.algorithm, alone.batch, alone.log.diagnostics = "sft()", default.batch, ()  # what the base does not read
     folder = workdir.parent / f"bases-{hashlib.sha256(files.dumps(alone).encode()).hexdigest()[:8]}"
     bases = rljax.train_many(alone, {"seed": study.seeds}, folder)  # studies with the same bases share them
-    before = {
-        seed: {"base": _passk(member.result, "base"), "base_correct": _correct(member.result, "base")}
-        for seed, member in zip(study.seeds, bases, strict=True)
-    }
-    keys = [(arm, seed, rate) for arm in study.arms for seed in study.seeds for rate in study.rates]
-    fields = []
-    for arm, seed, rate in keys:
-        start = f"{folder / f'seed={seed}'}@warm"
-        fields.append({**study.arms[arm], "seed": seed, RATE: rate, "checkpoint.init": start})
+    of_seed = {base.fields["seed"]: base for base in bases}
+    grid = sweep.grid({"seed": study.seeds, RATE: study.rates})
+    fields = [
+        {**run, "checkpoint.init": f"{of_seed[run['seed']].workdir}@warm"}
+        for run in sweep.product(study.arms.values(), grid)
+    ]
     members = rljax.train_many(config, fields, workdir)
     records = []
-    for (arm, seed, rate), member in zip(keys, members, strict=True):
-        record = {"arm": arm, "seed": seed, "rate": rate, **before[seed]}
+    for arm, member in zip([arm for arm in study.arms for _ in grid], members, strict=True):
+        seed, base = member.fields["seed"], of_seed[member.fields["seed"]].result
+        record = {"arm": arm, "seed": seed, "rate": member.fields[RATE]}
+        record |= {"base": _passk(base, "base"), "base_correct": _correct(base, "base")}
         if member.result is None:
             record["failure"] = member.failure
         else:
@@ -366,7 +370,7 @@ def legend(canvas: figure.Figure, columns: int) -> None:
 def write(study: Study, records: Sequence[Record], out: pathlib.Path) -> str:
     """Write ``results.json`` and ``curves.png`` to a folder, and the tables to its README; return the tables."""
     storage.write(out / "results.json", "[\n" + ",\n".join(json.dumps(r) for r in records) + "\n]\n")
-    draw(study, records, out / "curves.png")
+    (study.draw or draw)(study, records, out / "curves.png")
     written = tables(study, records)
     fill(out / "README.md", written)
     return written
@@ -389,6 +393,7 @@ def main(study: Study, doc: str | None) -> None:
     parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args()
     study = shortened(study) if given.quick else study
+    given.out.mkdir(parents=True, exist_ok=True)
     try:
         if given.page:
             records = json.loads((given.out / "results.json").read_text())

@@ -9,19 +9,43 @@
 On arrays, ``rljax.objective("grpo(kl=0.0)", rollout, rljax.Scores(logp=logp))`` is a differentiable loss, with
 ``rollout = rljax.rollout_from_arrays(mask=mask, reward=reward, group=group, behaviour_logp=logp)``.
 
-Four floors; a file imports only from the floors below its own:
+Four floors; a file imports from the floors below its own, and of its own floor what
+tests/repository/test_architecture.py lists:
 
-    run/  config/  host/  aot/  bench/            host: the loop, settings, processes, compiled elsewhere, timed here
-    training/                                     assembly: step, rollout, update, state, optimizer, sharding
-    models/  sampling/  environments/  data/      machinery: networks, decoding, tasks and verifiers, text and files
-    types.py  language/  transforms/  algorithms/ mathematics: records, the language of configs, pieces, recipes
+    run/                    host: one run. train, loop, conductor, programs, session, preview, sharding, convert
+        producers/              rows that pass through the host: verified, answered, shown, from_files
+        members/                several runs: sweep, cohorts, many, results, commands; alone, together compute them
+        evaluation/             evaluate, sample, passk, intervals, episodes, trials, ranking
+        games/                  play, matches, tournament, elo, nashconv
+        records/                what a run writes and reads back: checkpoints, metrics, events, journals, identity
+        reports/                a run on a page and in the terminal; comparison/ of runs; pages/ what pages are made of
+        data/                   the command data
+    config/  host/              files, resolve, compatible, effects  |  work directory, processes, devices, sinks/
+    aot/  bench/                compiled for other machines  |  timed on this one
+    training/               assembly: steps, phases, states, rows, sharding, checks, readings
+        producers/              rows made in the program: completions, episodes, segments, turns, demonstrations, stored
+        learning/               updates, gradients, optimizers, metrics of an update
+    models/                 machinery: architectures, adapters, layouts, precision, presets
+        network/                transformer, layer, attention, gated, caches
+        scores/                 scoring, head, coarse, packing
+        checkpoints/            public weights in and out
+    sampling/  data/            decoding, conversations, chapters, segments  |  tokenizers, chat, files, rows/
+    environments/               contracts of tasks and worlds, traits, the frame of characters
+        problems/  questions/   numbered problems, shipped/ the tasks  |  tasks over rows of files, published sets
+        worlds/                 the frame of worlds, and what stands around one; shipped/ the worlds, with games/
+        worlds/host/            worlds on text in worker processes; shipped/ tools, search, textarena, adapters/
+        verifiers/  workers/    reward functions, sandbox/  |  the pool of worker processes
+    types.py  language/     mathematics: every record  |  the language of config strings, groups of settings
+    transforms/                 pieces by seam; frame/ what stands around every piece
+    algorithms/                 the table, its interpreter, arrays in hand; recipes/ the core; battery/
+    methods/                    the collection: published recipes and pieces, in the same rooms as the core
+
+A folder has at most 16 entries. The frame imports nothing of ``methods/`` or of a folder ``shipped/``.
 
 Names are imported at first use, so that worker processes of verifiers do not import JAX.
 """
 
 import importlib
-import importlib.abc
-import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -33,10 +57,10 @@ _NAMES = {
     "Scores": "types:Scores",
     "advantages": "algorithms.arrays:advantages",
     "check": "algorithms.battery:check",
-    "compare": "run.reports.compare:compare",
+    "compare": "run.reports.comparison.compare:compare",
     "default_config": "config.schema:default",
     "get_config": "config.files:load",
-    "load": "run.evaluate:load",
+    "load": "run.evaluation.evaluate:load",
     "make_program": "run.programs:build",
     "make_step": "training.steps:make_step",
     "module": "config.schema:module",
@@ -45,42 +69,16 @@ _NAMES = {
     "phase": "config.schema:phase",
     "rollout_from_arrays": "algorithms.arrays:rollout_from_arrays",
     "train": "run.loop:train",
-    "train_many": "run.many:train_many",
+    "train_many": "run.members.many:train_many",
     "transform": "algorithms.arrays:transform",
 }
 _MODULES = {
     **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},
-    **{name: f"run.{name}" for name in ("evaluate", "plots", "sample", "sweep")},
+    "evaluate": "run.evaluation.evaluate",
+    "plots": "run.reports.pages.plots",
+    "sample": "run.evaluation.sample",
+    "sweep": "run.members.sweep",
 }
-_MOVED = {  # new locations of modules of earlier versions
-    **{
-        name: f"run.{name}" for name in ("evaluate", "sample", "sweep", "metrics", "plots", "passk", "progress", "loop")
-    },
-    **{"tasks": "environments", "rewards": "environments.verifiers", "ahead": "aot", "schema": "config.schema"},
-    **{"losses": "algorithms.interpreter", "arrays": "algorithms.arrays", "seams": "algorithms.seams"},
-    **{"ops": "transforms.ops", "parse": "language.parse", "storage": "data.storage", "program": "run.programs"},
-    **{"step": "training.steps", "rollout": "training.rollouts", "state": "training.states"},
-    **{"update": "training.updates", "optimizer": "training.optimizers", "sharding": "training.sharding"},
-    **{"distributed": "host.processes", "workdir": "host.workdirs", "profile": "host.profiles"},
-    **{"collect": "run.host_rollouts", "checkpoint": "run.checkpoints"},
-}
-
-
-class _Moved(importlib.abc.MetaPathFinder):
-    """Raises ImportError with the new location of a module of an earlier version."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
-        package, _, name = fullname.partition(".")
-        if package != "rljax" or name not in _MOVED:
-            return
-        from rljax import __main__
-
-        location = f"rljax.{_MOVED[name]}"
-        command = f" The command is now 'python -m rljax {name}'." if name in __main__.COMMANDS else ""
-        raise ImportError(f"no module named {fullname!r}: it is now {location!r}.{command}")
-
-
-sys.meta_path.append(_Moved())
 
 
 def __getattr__(name: str) -> Any:
@@ -89,8 +87,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"rljax.{module}"), attribute)
     if name in _MODULES:
         return importlib.import_module(f"rljax.{_MODULES[name]}")
-    hint = f": it is now 'rljax.{_MOVED[name]}'" if name in _MOVED else ""
-    raise AttributeError(f"module 'rljax' has no attribute {name!r}{hint}")
+    raise AttributeError(f"module 'rljax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -17,19 +17,29 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 # Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
-# ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``.
+# ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``;
+# without ``define_flags``, ``main`` reads the words itself, all but ``--help``.
 # A mistake of the user is an error that they raise; ``run`` reports those of all commands alike.
 COMMANDS = {
     "train": ("rljax.run.train", "Train a config; the default command."),
-    "evaluate": ("rljax.run.evaluate", "pass@k and greedy accuracy of a checkpoint."),
-    "sample": ("rljax.run.sample", "Complete a prompt with a checkpoint."),
-    "play": ("rljax.run.play", "Play a game or another world of several turns against a checkpoint, or watch it."),
-    "match": ("rljax.run.tournament", "Let checkpoints play a game of two seats against each other: Elo ratings."),
-    "compare": ("rljax.run.reports.compare", "Compare runs: intervals over seeds, curves, differing settings."),
+    "evaluate": ("rljax.run.evaluation.evaluate", "pass@k and greedy accuracy of a checkpoint."),
+    "sample": ("rljax.run.evaluation.sample", "Complete a prompt with a checkpoint."),
+    "play": (
+        "rljax.run.games.play",
+        "Play a game or another world of several turns against a checkpoint, or watch it.",
+    ),
+    "match": (
+        "rljax.run.games.tournament",
+        "Let checkpoints play a game of two seats against each other: Elo ratings.",
+    ),
+    "compare": (
+        "rljax.run.reports.comparison.compare",
+        "Compare runs: intervals over seeds, curves, differing settings.",
+    ),
     "report": ("rljax.run.reports.report", "Write a page about a run, or serve it while the run goes (--live)."),
     "metrics": ("rljax.run.reports.show_metrics", "Show the metrics of a run by phase."),
     "rollouts": ("rljax.run.reports.show_rollouts", "Show the rollouts that a run has logged, with colored tokens."),
-    "sweep": ("rljax.run.sweep", "Print the commands of many runs, from a file of fields and values."),
+    "sweep": ("rljax.run.members.commands", "Print the commands of many runs, from a file of fields and values."),
     "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
     "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
     "check": (
@@ -86,7 +96,7 @@ def fail(error: Exception | str, notes: Sequence[str] = ()) -> NoReturn:
 
 
 def warning_text(message: Any, category: type[Warning], *place: Any) -> str:
-    """Return the text of a warning in place of ``warnings.formatwarning``: those of rljax name no line of its code."""
+    """Return the text of a warning, as ``warnings.formatwarning`` does; a warning of rljax names no line of code."""
     ours = category.__module__.startswith("rljax.")
     return f"warning: {message}\n" if ours else _format_warning(message, category, *place)
 
@@ -102,15 +112,19 @@ def _run(name: str, arguments: Sequence[str]) -> None:
 
     module = importlib.import_module(COMMANDS[name][0])
     argv = [f"python -m rljax {name}", *("--help" if word in _HELP else word for word in arguments)]
-    if not hasattr(module, "define_flags"):
-        module.main(argv)
-        return
-    module.define_flags()
+    reads_flags = hasattr(module, "define_flags")
+    if reads_flags:
+        module.define_flags()
     if "--help" in argv:
-        _, _, listed = flags.FLAGS.module_help(module).strip().partition("\n")  # without the module's name
-        print(f"{module.__doc__}\nflags:\n{listed}")
+        print(module.__doc__)
+        if reads_flags:
+            _, _, listed = flags.FLAGS.module_help(module).strip().partition("\n")  # without the module's name
+            print(f"flags:\n{listed}")
         if hasattr(module, "after_help"):
             module.after_help()
+        return
+    if not reads_flags:  # the command reads its words itself
+        module.main(argv)
         return
     app.run(main, argv=argv, flags_parser=getattr(module, "parse_flags", flags.FLAGS))
 
@@ -153,7 +167,7 @@ def _stop_on_second_interrupt() -> None:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """Exit with ``code`` after ``seconds``: Python joins all threads at exit, and those of a library may never end."""
+    """Exit with ``code`` after ``seconds``: Python joins all threads at exit, and some threads may never end."""
 
     def leave() -> None:
         sys.stdout.flush()

@@ -19,8 +19,9 @@ from typing import Any, Literal
 import flax.struct
 import jax
 
+from rljax.language import fields
 from rljax.language.outline import outline
-from rljax.language.ranges import Bound, Cap, Count, Fraction, Limit, NonNegative, Number, Positive, Range  # noqa: F401
+from rljax.language.ranges import *  # noqa: F403  what arguments of pieces may be
 
 Array = jax.Array
 Key = jax.Array
@@ -120,20 +121,26 @@ class Rollout(flax.struct.PyTreeNode):
 class Scores(flax.struct.PyTreeNode):
     """The model's scores of the rows, differentiable. ``Needs`` names the fields that are computed beyond ``logp``."""
 
-    logp: Array | None = None  # [B, T] under the distribution sampled (tempered; filtered when re-scored so)
-    raw_logp: Array | None = None  # [B, T] tempered, unfiltered; None where it equals logp
-    entropy: Array | None = None  # [B, T] nats, unfiltered
-    square_prob: Array | None = None  # [B, T] sum over v of p_v^2
-    log_normaliser: Array | None = None  # [B, T] logsumexp of the logits
+    # under the distribution sampled (tempered; filtered when re-scored so), nats
+    logp: Array | None = fields.score("the log-probs of the tokens", module="policy")
+    raw_logp: Array | None = fields.score("the same, tempered and unfiltered")  # None where it equals logp
+    entropy: Array | None = fields.score("the live entropy of every token")  # nats, unfiltered
+    square_prob: Array | None = fields.score("the sum of squared probabilities at every token")
+    log_normaliser: Array | None = fields.score("the logsumexp of the logits at every token")
     divergence: dict[str, Array] = dataclasses.field(default_factory=dict)  # [B, T] exact, against the reference
-    value: Array | None = None  # [B, T]
-    value_logits: Array | None = None  # [B, T, bins] of a value that is a distribution
-    reward: Array | None = None  # [B] of a learned reward model
+    value: Array | None = fields.score("the values of a critic", at="before", module="value")
+    value_logits: Array | None = fields.score("a critic's distribution", ("B", "T", ...), at="before", module="value")
+    reward: Array | None = fields.score("the scores of a reward model", ("B",), at="end", module="other")
     top: tuple[Array, Array] | None = None  # [B, T, k] int32, most probable first; [B, T, k + 1] theirs, and the rest's
-    after_logp: Array | None = None  # [B, K] of the solution behind the row, ``config.module.NAME.after``; nats
-    after_mask: Array | None = None  # [B, K]
+    # nats, of the solution behind the row, ``config.module.NAME.after``
+    after_logp: Array | None = fields.score("the log-probs of the solution behind the row", ("B", ...))
+    after_mask: Array | None = fields.score("where this solution is", ("B", ...))
     heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
-    process: Array | None = None  # [B, T] of a process reward model: the logit that a step which ends here is right
+    # the logit that a step which ends here is right
+    process: Array | None = fields.score("the scores of tokens by a process reward model", at="after", module="other")
+
+
+SCORES = fields.scores(Scores)  # the row of each field that is an array
 
 
 class Loss(flax.struct.PyTreeNode):
@@ -194,6 +201,7 @@ class TrainState(flax.struct.PyTreeNode):
     skipped_total: Array  # int32
     snapshot: Tree | None = None  # the trained part of an earlier policy: a seat of a world, or one step before
     frozen: dict[str, Tree] = dataclasses.field(default_factory=dict)  # by module: what the phase only reads
+    ahead: tuple[Any, ...] = ()  # in a checkpoint: rollouts of the next steps, or the states they are sampled from
     __repr__ = outline
 
 
@@ -203,7 +211,7 @@ _WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each contains
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a piece needs from the machinery. The needs of a chain are the union of those of its pieces."""
+    """What a piece needs from the machinery. The needs of a chain are the union of the needs of its pieces."""
 
     entropy: bool = False
     square_prob: bool = False
@@ -214,7 +222,7 @@ class Needs:
     value: bool = False  # of the module "value" in a rollout, of the objective's module in a loss
     value_logits: frozenset[tuple[float, float, int]] = frozenset()  # first and last center, number of bins
     reward: bool = False  # Scores.reward of the objective's module
-    top: frozenset[int] = frozenset()  # numbers of most probable tokens: the largest is that of Scores.top
+    top: frozenset[int] = frozenset()  # numbers of most probable tokens: the largest is the number in Scores.top
     process: bool = False  # Scores.process of the objective's module
     scores: frozenset[tuple[str, str]] = frozenset()  # (module, field of Scores) that a piece reads in Rollout.scores
     token_reward: bool = False  # Rollout.token_reward, paid by the source
@@ -232,7 +240,13 @@ class Needs:
     whole: Whole = "row"  # what the splitter may not cut
     moves: frozenset[str] = frozenset()  # of a ratio: what takes it from 1, "steps", "sampler" or "always"
     follows: bool = False  # of an after-update piece: the reference is the policy at the start of every step
-    idle: frozenset[tuple[str, ...]] = frozenset()  # (call, *causes): arguments without effect, see transforms.idle
+    # (call, *causes): arguments without effect, see transforms.frame.idle
+    idle: frozenset[tuple[str, ...]] = frozenset()
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """Names of ``SCORES`` that are asked for."""
+        return tuple(name for name in SCORES if getattr(self, name, None))
 
     def __or__(self, other: "Needs") -> "Needs":
         names = (f.name for f in dataclasses.fields(self) if f.name != "whole")
@@ -350,6 +364,7 @@ class Source:
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
+    # the next three are the sampler's: where rollouts run ahead they read the pool of an earlier version
     choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
     head: Callable[[Tree, Problems, Rollout, Action, Key], Action] | None = None
     again: Again | None = None
@@ -383,18 +398,3 @@ class Algorithm:
     source: Source = Source()
     after: tuple[AfterTransform, ...] = ()
     spec: str = ""
-
-
-# --- names that arguments of pieces choose from ---
-
-Segment = Literal["batch", "group", "episode", "agent", "domain", "turn", "tag"]
-Segments = Segment | tuple[Segment, ...]  # rows, or tokens, with equal ids of all of these belong together
-Unit = Literal["trajectory", "row", "episode", "token"]  # what a statistic counts once, see advantage.center_by
-Anchor = Literal["proximal", "behaviour", "reference", "one"]  # denominator of a ratio; "one" is probability 1
-Estimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]  # of a KL from sampled tokens, see ops.kl_estimate
-Predicate = Literal[
-    "on_policy", "off_policy", "correct", "wrong", "positive", "negative", "nonzero", "kept", "first_turn"
-]  # see transforms.where
-Level = Literal["token", "product", "geometric"]  # of an importance weight: the token's, the row's product or mean
-RejectLevel = Literal["token", "row_sum", "row_mean", "row_max"]
-PromptWeight = Literal["uniform", "failure", "spread"]  # 1, 1 - p, sqrt((1 - p) / p), p the group's success rate

@@ -5,7 +5,7 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors and what ends a process, without its warnings
-from tests import compiler
+from tests.support import compiler
 
 os.environ["XLA_FLAGS"] = " ".join(
     (os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", compiler.QUICK)
@@ -23,7 +23,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 import jax
 import pytest
 
-from tests import memory, tiers
+from tests.support import memory, tiers
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,11 @@ def pytest_collection_modifyitems(config, items):
         *("advantage_pieces", "sharding", "decoding", "packing", "properties", "profile", "partial", "adapters"),
     )
     place = {f"test_{name}": number for number, name in enumerate(long)}
-    items.sort(key=lambda item: place.get(item.path.stem, len(long)))
+    items.sort(
+        key=lambda item: min(
+            (n for stem, n in place.items() if f"{item.path.stem}_".startswith(f"{stem}_")), default=len(long)
+        )
+    )
 
 
 def pytest_configure(config):

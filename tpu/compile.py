@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # works without i
 
 from absl import app, flags, logging
 
-from rljax.aot import page, programs, report, topology
+from rljax.aot import compiling, page, report, topology
 from rljax.config import files, schema
 from rljax.language import messages, parse
 from rljax.run import sharding
@@ -33,7 +33,9 @@ flags.DEFINE_integer("prompt_length", 0, "Tokens per prompt, in place of the tas
 flags.DEFINE_integer("completion_length", 0, "Tokens per completion, in place of the task's.", lower_bound=0)
 flags.DEFINE_integer("prompts", 0, "Prompts per step; 0 uses the config's value.", lower_bound=0)
 flags.DEFINE_integer("samples", 0, "Completions per prompt; 0 uses the config's value.", lower_bound=0)
-flags.DEFINE_list("programs", [], f"Programs to compile, from {', '.join(programs.NAMES)}; by default all of the step.")
+flags.DEFINE_list(
+    "programs", [], f"Programs to compile, from {', '.join(compiling.NAMES)}; by default all of the step."
+)
 flags.DEFINE_string("json", "", "File to write the records to.")
 flags.DEFINE_string("hlo", "", "Folder to write the optimized HLO to.")
 flags.DEFINE_boolean("page", False, "Write tpu/TOPOLOGIES.md and its figure.")
@@ -67,7 +69,8 @@ def _run() -> None:
         raise ValueError(f"--topology is required: {examples}, ...")
     config, tokens = _config(), _tokens()
     target = topology.describe(f.topology, f.num_slices)
-    step = programs.make(config, target, tokens)
+    whole = compiling.make(config, target, tokens)
+    step, sampler = whole.steps[-1], whole.sampler.steps[-1]
     mesh = ", ".join(f"{axis} {size}" for axis, size in step.setup.mesh.shape.items() if size > 1)
     setup = step.setup
     print(
@@ -77,17 +80,20 @@ def _run() -> None:
         f"parameters and their memory on a chip: {', '.join(sharding.modules(step.shape))}\n"
     )
     records = []
-    for name in f.programs or programs.names(step):
-        program = programs.compile_one(step, name, target)
+    names = [name for name in compiling.names(step) if name != "fused" or whole.rollout is None]
+    for name in f.programs or names:
+        of = sampler if name == "rollout" else step
+        program = compiling.compile_one(of, name, target)
         if f.hlo:
             pathlib.Path(f.hlo).mkdir(parents=True, exist_ok=True)
             pathlib.Path(f.hlo, f"{name}.hlo").write_text(program.text)
-        records.append(report.describe(step, program, target))
+        records.append(report.describe(of, program, target))
         print(report.table(records[-1]) + "\n", flush=True)
         if f.json:
             content = {"config": f.config, "topology": target.name, "devices": len(target.devices), "programs": records}
             pathlib.Path(f.json).write_text(json.dumps(content, indent=1))
-    print("\n".join(filter(None, (report.shares(records, step), "", report.ASSUMPTIONS))))
+    copy = report.copied(sampler, step, target) if whole.rollout is not None else None
+    print("\n".join(filter(None, (copy, report.shares(records, step), "", report.ASSUMPTIONS))))
 
 
 def main(argv: Sequence[str]) -> None:
@@ -103,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
     except (ValueError, RuntimeError) as error:
         print(f"error: {messages.printable(error)}", file=sys.stderr)
         sys.exit(2)
-    except programs.DoesNotFitError as error:
+    except compiling.DoesNotFitError as error:
         print(f"error: {messages.printable(error)}", file=sys.stderr)
         sys.exit(1)
 

@@ -23,7 +23,9 @@ import rljax
 from rljax import types
 from rljax.data import storage
 from rljax.host import backends
-from rljax.run import intervals, plots, programs
+from rljax.run import programs
+from rljax.run.evaluation import intervals
+from rljax.run.reports.pages import plots
 from rljax.sampling import row_keys
 from rljax.training import steps
 

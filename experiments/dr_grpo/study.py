@@ -11,7 +11,8 @@ import numpy as np
 
 from experiments import arms
 from rljax import types
-from rljax.run import evaluate, loop
+from rljax.run import loop
+from rljax.run.evaluation import evaluate
 
 PROMPTS, TRIES = 128, 32
 

@@ -1,7 +1,7 @@
 """The loss of ``pieces.tapered_rloo`` in plain loops; the battery compares the recipe with it."""
 
-from tests.reference import parts
-from tests.reference.dual import exp, value
+from tests.support.reference import parts
+from tests.support.reference.dual import exp, value
 
 
 def tapered_rloo(d, power=0.5):

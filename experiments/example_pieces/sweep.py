@@ -1,6 +1,6 @@
 """Compare four powers of ``pieces.tapered_rloo``, with three seeds each."""
 
-from rljax.run import sweep
+from rljax.run.members import sweep
 
 RECIPE = "experiments.example_pieces.pieces.tapered_rloo"
 

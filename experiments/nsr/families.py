@@ -46,6 +46,11 @@ class Arm:
     minibatches: int = 4
     seam: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def traced(self) -> dict[str, float]:
+        """The fields of a run in which members of one program differ, beside seed, base and learning rate."""
+        return {} if self.positive is None else {"algorithm.positive": self.positive}
+
 
 @dataclasses.dataclass(frozen=True)
 class Size:

@@ -12,7 +12,8 @@ from matplotlib import figure
 from scipy import special
 
 from experiments import arms
-from rljax.run import intervals, passk, plots
+from rljax.run.evaluation import intervals, passk
+from rljax.run.reports.pages import plots
 
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MARGIN = 0.02  # a loss of pass@k below it counts as none

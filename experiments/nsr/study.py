@@ -31,7 +31,8 @@ from experiments.nsr.families import ARMS, FAMILIES, QUICK, Arm, Size, base_conf
 from rljax import types
 from rljax.data import storage
 from rljax.host import backends
-from rljax.run import evaluate, loop, programs
+from rljax.run import loop, programs
+from rljax.run.evaluation import evaluate
 from rljax.training import steps
 
 PILOT = ("countdown", "NSR", "PSR")  # a family and two arms
@@ -144,14 +145,11 @@ class Study:
             return
         first = missing[0]
         c = config(FAMILIES[first.family], arms[first.arm], self.size)
-        fields = []
-        for run in missing:
-            start = f"{self.base(run.family, run.seed)}@warm"
-            of: dict[str, Any] = {"seed": run.seed, "checkpoint.init": start}
-            of[RATE] = run.rate
-            if arms[run.arm].positive is not None:
-                of["algorithm.positive"] = arms[run.arm].positive
-            fields.append(of)
+        fields = [
+            {"seed": run.seed, "checkpoint.init": f"{self.base(run.family, run.seed)}@warm", RATE: run.rate}
+            | arms[run.arm].traced
+            for run in missing
+        ]
         folder = self.workdir / "runs" / first.stage / first.family / "+".join(arms)
         self._train(c, missing, fields, folder)
         shutil.rmtree(folder)  # what the page needs is stored

@@ -3,8 +3,9 @@
 import dataclasses
 
 from rljax import environments
-from rljax.environments import Split, arithmetic
+from rljax.environments import Split
 from rljax.environments.problems import task
+from rljax.environments.problems.shipped import arithmetic
 
 
 @dataclasses.dataclass(frozen=True)

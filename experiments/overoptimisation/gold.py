@@ -21,7 +21,7 @@ import rljax
 from experiments.overoptimisation import page, scaling
 from experiments.worlds import seeds
 from rljax import types
-from rljax.run import ranking
+from rljax.run.evaluation import ranking
 from rljax.training import steps
 from rljax.transforms import reward
 

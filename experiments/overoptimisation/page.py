@@ -11,7 +11,8 @@ from matplotlib import axes, figure
 
 from experiments.overoptimisation import scaling
 from experiments.worlds import seeds
-from rljax.run import intervals, plots
+from rljax.run.evaluation import intervals
+from rljax.run.reports.pages import plots
 
 N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BESIDE = (4, 16, 64)  # n at whose KL best-of-n stands beside RL

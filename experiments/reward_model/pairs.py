@@ -20,7 +20,8 @@ from matplotlib import figure
 import rljax
 from experiments.worlds import seeds
 from rljax import types
-from rljax.run import intervals, plots, ranking
+from rljax.run.evaluation import intervals, ranking
+from rljax.run.reports.pages import plots
 from rljax.training import steps
 
 TASK = "arithmetic(operands=2, digits=2, slip=0.6, noise=0.25)"  # that of the quickstart

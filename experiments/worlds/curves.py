@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib import figure
 
-from rljax.run import intervals, plots
-from rljax.run.reports import arms, runs
+from rljax.run.evaluation import intervals
+from rljax.run.reports import runs
+from rljax.run.reports.comparison import arms
+from rljax.run.reports.pages import plots
 
 
 def read(folder: str, by: Sequence[str]) -> list[arms.Arm]:

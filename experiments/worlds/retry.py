@@ -9,7 +9,7 @@ random value. One arm is paid 0.2 for a repeated search, if an answer follows.
 """
 
 import rljax
-from rljax.run import sweep
+from rljax.run.members import sweep
 
 
 def get_sweep():

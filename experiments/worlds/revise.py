@@ -10,7 +10,7 @@ the second answer in both. The second arm of SCoRe has the bonus alpha = 1 in pl
 """
 
 import rljax
-from rljax.run import sweep
+from rljax.run.members import sweep
 
 LAST = "only_turn(1)"
 GRPO = {

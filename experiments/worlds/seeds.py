@@ -18,7 +18,9 @@ from experiments.arms import text
 from rljax import types
 from rljax.data import storage
 from rljax.host import backends
-from rljax.run import intervals, plots, programs
+from rljax.run import programs
+from rljax.run.evaluation import intervals
+from rljax.run.reports.pages import plots
 from rljax.training import steps
 
 Curve = list[tuple[int, float]]

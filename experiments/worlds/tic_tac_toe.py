@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib import figure
 
 from experiments.worlds import seeds
-from rljax.run import plots
+from rljax.run.reports.pages import plots
 from rljax.transforms import trajectories
 
 SELF = "game('tic_tac_toe', rows='chapters')"

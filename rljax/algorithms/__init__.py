@@ -1,5 +1,8 @@
 """THE TABLE: one function for each published method, which returns a composition of pieces.
 
+``recipes`` has those that configs, notebooks and studies use; the collection ``rljax.methods`` has the others, which
+enter the same table and are imported when one of them is asked for. A family is a module of the same name in both:
+
     policy_gradient   recipes that differ in their advantage: baselines, normalizers, weights by sign or difficulty
     clipped           recipes on the clipped ratio, and on what replaces it
     critic            recipes with a value module
@@ -22,16 +25,18 @@ import inspect
 from typing import Any
 
 from rljax import transforms, types
-from rljax.algorithms.base import TABLE, compose, recipe, when
+from rljax.algorithms.base import compose, recipe, when
 from rljax.algorithms.inputs import missing_parts, unsupplied
+from rljax.language import tables
 
 FAMILIES = (
     *("policy_gradient", "clipped", "critic", "regression", "reward_models", "offline", "stale", "guided", "shaping"),
     "turns",
 )
 
-for _family in FAMILIES:
-    importlib.import_module(f"rljax.algorithms.{_family}")
+TABLE = tables.Table(
+    "recipe", [f"rljax.algorithms.recipes.{f}" for f in FAMILIES], [f"rljax.methods.recipes.{f}" for f in FAMILIES]
+)
 
 __all__ = [
     "FAMILIES",
@@ -42,18 +47,19 @@ __all__ = [
     "example",
     "missing_parts",
     "recipe",
+    "task_of",
     "unsupplied",
     "when",
 ]
 
 
-_MODULES = ("arrays", "interpreter", "records", "seams")
+_MODULES = ("arrays", "battery", "config", "interpreter", "recipes", "records", "seams")
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"rljax.algorithms.{name}")
-    if name not in TABLE:
+    if name.startswith("_") or name not in TABLE:
         raise AttributeError(f"module 'rljax.algorithms' has no attribute {name!r}")
     return TABLE[name]
 
@@ -68,6 +74,11 @@ def example(name: str) -> types.Algorithm:
     stand_ins |= {"beta": 0.1, "weights": (("correct", 0.5), ("format", 0.5))}
     required = [p.name for p in inspect.signature(TABLE[name]).parameters.values() if p.default is p.empty]
     return TABLE[name](**{p: stand_ins[p] for p in required})
+
+
+def task_of(name: str) -> str:
+    """Return the call of a task on which a recipe trains that plain tasks of one turn do not suit; "" of others."""
+    return getattr(TABLE.get(name), "task", "")
 
 
 def by_seam(algorithm: types.Algorithm) -> dict[str, tuple[str, ...]]:

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.algorithms import interpreter, records, seams
 from rljax.language import parse
-from rljax.transforms import reduce, shapes
+from rljax.transforms import reduce
+from rljax.transforms.frame import shapes
 
 rollout_from_arrays = records.rollout_from_arrays
 
@@ -30,7 +31,7 @@ _OBJECTIVE_SEAMS = tuple(seam for seam in transforms.SEAMS if seam not in ("sour
 def _algorithm(
     algorithm: types.Algorithm | str, seam: Mapping[str, str] | None, valid: tuple[str, ...]
 ) -> types.Algorithm:
-    """Build the algorithm and edit its seams; ``valid`` are those that the calling function reads."""
+    """Build the algorithm and edit its seams; ``valid`` are the seams that the calling function reads."""
     built = seams.algorithm(algorithm, "algorithm") if isinstance(algorithm, str) else algorithm
     if not seam:
         return built
@@ -61,7 +62,7 @@ def transform(
       algorithm: an algorithm, or the config's string such as ``"dapo(high=0.28)"``.
       rollout: the rows, without an advantage.
       seam: edits of the seams reward and advantage, as in ``config.seam``: ``{"advantage": "+ whiten()"}``.
-      state: states of the algorithm's pieces; None: those of its first step.
+      state: states of the algorithm's pieces; None: the states of its first step.
       key: for the few pieces that draw random numbers.
 
     Returns:
@@ -96,7 +97,7 @@ def advantages(
       algorithm: an algorithm, or the config's string such as ``"dapo(high=0.28)"``.
       rollout: the rows, without an advantage.
       seam: edits of the seams reward and advantage, as in ``config.seam``.
-      state: states of the algorithm's pieces; None: those of its first step.
+      state: states of the algorithm's pieces; None: the states of its first step.
       key: for the few pieces that draw random numbers.
 
     Returns:
@@ -157,7 +158,7 @@ def objective(
     """Return (loss, metrics) of arrays in hand, as one step computes them; differentiable in ``scores``.
 
     The whole batch is one minibatch. Objectives of modules that ``scores`` says nothing of are left out: without
-    ``scores.value`` the loss of PPO is that of its policy.
+    ``scores.value`` the loss of PPO is the loss of its policy.
 
     A ratio to the proximal policy reads ``rollout.proximal_logp``. Without it, it reads ``behaviour_logp``, unless a
     piece of the algorithm compares the two, which is an error. Without either, the rows count as sampled by the
@@ -169,7 +170,7 @@ def objective(
         algorithm's reward and advantage pieces are skipped.
       scores: what the model gives for them; ``logp`` ``[B, T]``, and what ``python -m rljax algorithms NAME`` names.
       seam: edits of seams, as in ``config.seam``: ``{"weight": "truncated_importance(2.0)", "penalty": "none"}``.
-      state: states of the algorithm's pieces; None: those of its first step.
+      state: states of the algorithm's pieces; None: the states of its first step.
       key: for the few pieces that draw random numbers.
 
     Returns:
@@ -187,12 +188,10 @@ def objective(
         rollout, state = _transformed(built, rollout, state, key)
     rollout = _with_proximal(built, rollout)
     key = jax.random.key(0) if key is None else key
-    value = scores.value if scores.value_logits is None else scores.value_logits
-    scored = {"policy": scores.logp, "value": value}
-    other = scores.process if scores.reward is None else scores.reward
+    scored = {row.module for name, row in types.SCORES.items() if getattr(scores, name) is not None}
     values, metrics = [], {}
     for i, o in enumerate(built.objectives):
-        if scored.get(o.module, other) is None:
+        if (o.module if o.module in ("policy", "value") else "other") not in scored:
             continue
         objective_key = jax.random.fold_in(key, i)
         rows, inner = interpreter.prepare_minibatch(o, rollout, scores, state["objectives"][i], objective_key)
@@ -221,7 +220,8 @@ def penalty_terms(
       key: for pieces that draw random numbers.
 
     Returns:
-      ``[B, T]`` by the term's name, 0 on masked tokens: the coefficient times the estimate, the sign that of the loss.
+      ``[B, T]`` by the term's name, 0 on masked tokens: the coefficient times the estimate, with the sign that it has
+      in the loss.
 
     Raises:
       ValueError: an unknown name, a field of another shape or type, or an input that a penalty reads and the records

@@ -1,16 +1,17 @@
-"""How a recipe is written: the decorator that enters it in the table, and ``compose``.
+"""How a recipe is written: its decorator, and ``compose``.
 
 A recipe is a function of plain numbers that returns a ``types.Algorithm``. ``@recipe`` is its one decorator; it does
-four things and nothing else:
+five things and nothing else:
 
-- it enters the function in ``TABLE`` under its name, so that a config can name it;
-- it marks the function, so that a config can name one outside this package by its dotted path;
+- it marks the function: the table finds it by its name if its module is in ``algorithms.recipes`` or
+  ``rljax.methods.recipes``, and a config can name any other recipe by its dotted path;
+- it documents every argument: its meaning, its range and its default (``arguments``);
 - it writes every call, with all defaults filled in, to ``Algorithm.spec``, so that a log says exactly what ran;
-- where ``algorithms.like`` has settings of public systems for it, it adds the argument ``like``.
+- where ``algorithms.like`` has settings of public systems for it, it adds the argument ``like``;
+- it keeps the name of a task on which the recipe trains, where it needs more than one turn has: ``recipe(task=...)``.
 
 ``compose`` fills in what a recipe does not name: rows sampled by the policy, no shaping of rewards, nothing after the
-update. ``when`` leaves pieces out whose coefficient is 0. A recipe outside this package uses the same three; it stays
-out of the table and is named by its dotted path.
+update. ``when`` leaves pieces out whose coefficient is 0. A recipe outside rljax uses the same three.
 """
 
 import dataclasses
@@ -21,20 +22,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rljax import transforms, types
+from rljax.algorithms import arguments
 from rljax.algorithms import like as presets
 from rljax.language import dotted
 from rljax.transforms import source as sources
 
-TABLE: dict[str, Callable[..., types.Algorithm]] = {}
 
-
-def recipe(constructor: Callable[..., types.Algorithm]) -> Callable[..., types.Algorithm]:
-    """Make a function a recipe: enter it in the table and record its calls with every default filled in.
+def recipe(constructor: Callable[..., types.Algorithm] | None = None, *, task: str = "") -> Any:
+    """Make a function a recipe: mark it, and record its calls with every default filled in.
 
     A recipe with presets (``algorithms.like``) also takes ``like``: the name of a system, whose default arguments are
-    then used. Arguments that the caller passes take precedence over those of ``like``.
+    then used. Arguments that the caller passes take precedence over ``like``.
+
+    Args:
+      constructor: the function; None: the decorator is called with options.
+      task: call of a task on which the recipe trains, if plain tasks of one turn lack what it reads. The page of the
+        table names it, and tests train on it.
+
+    Returns:
+      The recipe, with the attribute ``task``; or the decorator.
     """
-    signature = inspect.signature(constructor)
+    if constructor is None:
+        return functools.partial(recipe, task=task)
+    signature = shown = inspect.signature(constructor)
     systems = presets.LIKE.get(constructor.__name__, {})
 
     @functools.wraps(constructor)
@@ -52,9 +62,10 @@ def recipe(constructor: Callable[..., types.Algorithm]) -> Callable[..., types.A
         choice = inspect.Parameter(
             "like", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=typing.Literal[(None, *systems)]
         )
-        build.__signature__ = signature.replace(parameters=[*signature.parameters.values(), choice])  # type: ignore[attr-defined]
-    if constructor.__module__.startswith("rljax.algorithms."):
-        TABLE[constructor.__name__] = build
+        shown = signature.replace(parameters=[*signature.parameters.values(), choice])
+    build.__signature__ = shown  # type: ignore[attr-defined]
+    build.task = task  # type: ignore[attr-defined]
+    build.__doc__ = arguments.documentation(constructor, shown)
     return dotted.mark(build, "recipe")
 
 

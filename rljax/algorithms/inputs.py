@@ -2,7 +2,7 @@
 
 Rows of a run always have a mask, a reward, a group and log-probs. Where the task is one turn, their ids are the same
 everywhere: one turn, one agent, one domain, an episode for each row. A recipe that reads more would train on these
-defaults as another method. A world supplies more (``rljax.environments.worlds.supplies``).
+defaults as another method. A world supplies more (``rljax.environments.traits``).
 """
 
 from collections.abc import Collection
@@ -22,38 +22,6 @@ SUPPLIED = {
 
 # The extra that a run computes itself: log-probs [B, T] of the policy one step earlier, unfiltered
 PRECEDENT = "previous_logp"
-
-# A task of one turn on which each recipe trains that needs steps which are paid; tests run them
-ON_TASKS = {name: "arithmetic(step_reward=1.0)" for name in ("process_reward_model", "math_shepherd")}
-
-# A task on which each recipe trains that needs a world; tests run them
-ON_WORLDS = {
-    "webagent_r1": "maze()",
-    "mem_searcher": "memory()",
-    "supo": "memory()",
-    "delethink": "memory()",
-    "agent_lightning": "memory()",
-    "mars": "game('tic_tac_toe')",
-    "spiral": "game('kuhn_poker')",
-    "dr_mas": "game('kuhn_poker')",
-    "evolving_rl": "extract(arithmetic())",
-    "digirl": "maze()",
-    "webrl": "maze()",
-    "turn_ppo": "guess()",
-    "clip_delta": "guess()",
-    "gated_reward": "guess()",
-    "rlvmr": "tagged()",
-    "istar": "tagged()",
-    "tango": "tagged()",
-    "critique_rl": "revise(arithmetic(), 'critique')",
-    "score_initial": "revise(arithmetic())",
-    "score": "revise(arithmetic())",
-    "absolute_zero": "mixture(propose(operators='+'), propose(operators='-'))",
-    "vision_zero": "spy()",
-    "paravt": "format_parts(calculator())",
-    "ui_s1": "recorded(guess())",
-    "golongrl": "mixture(guess(numbers=32), guess(numbers=64))",
-}
 
 
 def unsupplied(algorithm: types.Algorithm, supplies: Collection[str] = ()) -> tuple[str, ...]:

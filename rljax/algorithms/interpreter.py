@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.language import errors, parse
 from rljax.transforms import ops, trajectories
+from rljax.transforms.frame import extras
 
 chain = transforms.chain
 
@@ -77,7 +78,7 @@ def transform(
     rollout, inner = _rollout(algorithm).apply(jax.lax.stop_gradient(rollout), state["transforms"], key)
     if rollout.token_reward is not None:
         extra = {name: x for name, x in rollout.extra.items() if name != "paid"}
-        rollout = rollout.replace(extra={**extra, "uncharged": trajectories.uncharged(rollout)})
+        rollout = extras.put(rollout.replace(extra=extra), {"uncharged": trajectories.uncharged(rollout)})
     return jax.lax.stop_gradient(rollout), {**state, "transforms": inner}
 
 
@@ -117,7 +118,7 @@ def loss_terms(
       rollout: any rows of the minibatch that ``prepare_minibatch`` returned.
       scores: the model's scores of these rows.
       state: the objective's part of the state.
-      key: that of ``prepare_minibatch``.
+      key: the key given to ``prepare_minibatch``.
 
     Returns:
       The loss record, with terms of shape ``[B, T]``.
@@ -136,7 +137,7 @@ def loss(
       rollout: any rows of the minibatch that ``prepare_minibatch`` returned.
       scores: the model's scores of these rows; the loss is differentiable in them.
       state: the objective's part of the state.
-      key: that of ``prepare_minibatch``.
+      key: the key given to ``prepare_minibatch``.
 
     Returns:
       The loss, a scalar, and scalar metrics by name.
@@ -148,7 +149,7 @@ def loss(
     unused = sorted({*rollout.coefficient} - {*built.terms, "common", "metric"})
     if unused:
         raise errors.CodeError(
-            f"coefficient[{unused[0]!r}] is that of no term of the loss, so it has no effect."
+            f"coefficient[{unused[0]!r}] belongs to no term of the loss, so it has no effect."
             f"{parse.nearest(unused[0], built.terms)}"
         )
 

@@ -10,7 +10,7 @@ from jax import core
 
 from rljax import types
 from rljax.language import parse
-from rljax.transforms import shapes
+from rljax.transforms.frame import shapes
 
 
 def rollout_from_arrays(
@@ -110,7 +110,7 @@ def _whole(name: str, x: Any) -> jax.Array:
 
 
 def _ids(name: str, x: Any) -> jax.Array:
-    """Return int32 ids that are equal where those of ``x`` are."""
+    """Return int32 ids, equal where the ids ``x`` are equal."""
     if isinstance(x, core.Tracer):
         return _traced(name, x)
     values = _host(x)

@@ -6,28 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rljax import algorithms, transforms, types
-from rljax.language import dotted, messages, parse
-from rljax.transforms import schedule
+from rljax.language import messages, parse
 from rljax.transforms.source import chain
 
 
 @functools.cache
-def _numbers() -> dict[str, Callable[..., Any]]:
-    return {n: f for n, f in vars(schedule).items() if dotted.marked(f, "piece")}
-
-
-@functools.cache
-def _registry(seam: str) -> dict[str, Callable[..., Any]]:
-    combinators: dict[str, Callable[..., Any]] = {} if seam in ("source", "reduce") else {"chain": transforms.chain}
-    if seam in transforms.LOSS_SEAMS:
+def _registry(*seams: str) -> parse.Registry:
+    """Return what may be written at the first of these seams: pieces of all of them, and ways to combine them."""
+    combinators: dict[str, Callable[..., Any]] = {} if seams[0] in ("source", "reduce") else {"chain": transforms.chain}
+    if seams[0] in transforms.LOSS_SEAMS:
         combinators["where"] = transforms.where
-    return {**combinators, **transforms.pieces(seam)}
+    return parse.Registry("piece", transforms.pieces(*seams, **combinators))
 
 
 def algorithm(text: str, field: str) -> types.Algorithm:
     """Build the algorithm that a call describes: a recipe of the table, or one at a dotted path."""
-    arguments = parse.Registry("piece", {**transforms.pieces("reduce"), **_numbers()})
-    return parse.one(text, parse.Registry("recipe", algorithms.TABLE), field, arguments)
+    return parse.one(text, parse.Registry("recipe", algorithms.TABLE), field, _registry("reduce", "schedule"))
 
 
 def plain(text: str) -> types.Algorithm:
@@ -59,11 +53,8 @@ def pieces(seam: str, text: str, field: str) -> tuple:
     Raises:
       ValueError: an unknown piece, or one of another seam.
     """
-    valid = _registry(seam)
     within = transforms.LOSS_SEAMS if seam in transforms.LOSS_SEAMS else ()
-    inner = {n: f for s in within for n, f in transforms.pieces(s).items()}
-    nested = {**transforms.pieces("reduce"), **_numbers(), **inner, **valid}
-    built = parse.many(text, parse.Registry("piece", valid), field, parse.Registry("piece", nested))
+    built = parse.many(text, _registry(seam), field, _registry(seam, *within, "reduce", "schedule"))
     for p in built:
         if not isinstance(p, types.Transform | types.Source) or p.seam != seam:
             home = getattr(p, "seam", None)
@@ -75,7 +66,7 @@ def pieces(seam: str, text: str, field: str) -> tuple:
 
 
 def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], prefix: str) -> tuple:
-    """Edit the pieces of several seams. A new seam is inserted before those after it in ``order``."""
+    """Edit the pieces of several seams. A new seam is inserted before the seams after it in ``order``."""
     for i, seam in enumerate(order):
         current = tuple(p for p in chain if p.seam == seam)
         rest = [p for p in chain if p.seam != seam]
@@ -87,7 +78,7 @@ def _rebuilt(chain: tuple, order: tuple[str, ...], fields: Mapping[str, str], pr
 
 
 def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = "config.seam.") -> types.Algorithm:
-    """Return the algorithm with each seam's field applied; seams of a loss are those of its first objective.
+    """Return the algorithm with each seam's field applied; the seams of a loss edit its first objective.
 
     Args:
       algorithm: the recipe to edit.
@@ -96,7 +87,7 @@ def edited(algorithm: types.Algorithm, fields: Mapping[str, str], prefix: str = 
       prefix: prefix of a seam's name in error messages.
 
     Returns:
-      The edited algorithm; its ``spec`` stays that of the recipe.
+      The edited algorithm; it keeps the ``spec`` of the recipe.
 
     Raises:
       ValueError: an unknown piece, one of another seam, other than one reduction, or sources that exclude each other.

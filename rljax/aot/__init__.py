@@ -4,7 +4,7 @@
 memory, how much it computes, moves and sends, and a lower bound on its time.
 
 ``topology``     TPU kinds with their peak rates, and descriptions of slices to compile for: ``describe``, ``KINDS``.
-``programs``     The programs of a step, traced with abstract arguments and compiled: ``make``, ``compile_one``.
+``compiling``    The programs of a step, traced with abstract arguments and compiled: ``make``, ``compile_one``.
 ``hlo``          A parser of optimized HLO text, with trip counts of loops: ``parse``, ``runs``, ``trip_count``.
 ``collectives``  Bytes sent, by kind of collective, mesh axis and network: ``find``, ``totals``, ``Layout``.
 ``traffic``      Bytes moved between a chip's memory and its units: ``moved``, ``largest``.

@@ -155,7 +155,7 @@ def _invariants(equation: Any, body: Any) -> int:
 
 
 def _record_results(equation: Any, body: Any, constants: _Known, known: _Known) -> None:
-    """Record which results of a call are constants; ``constants`` are those of its body after ``_count``."""
+    """Record which results of a call are constants; ``constants`` are its body's after ``_count``."""
     for outer, inner in zip(equation.outvars, body.outvars, strict=False):
         value = _value(inner, constants)
         if value is not None:

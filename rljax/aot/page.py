@@ -13,11 +13,13 @@ import tempfile
 from typing import Any
 
 from rljax.aot import report, scaling, topology
+from rljax.run.reports.pages import tables
 
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
 # Changes to configs/pretrained.py: the TPU attention kernel, and weights gathered once for a rollout.
 _SETTINGS = {"model.attention": "splash", "sampler.layout": "resident", "learner.microbatches": 1}
+_OF_AN_UPDATE = {name: value for name, value in _SETTINGS.items() if name != "sampler.layout"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Row:
       settings: fields of the config and their values.
       slices: number of slices.
       programs: the programs to compile.
+      common: fields of the config that all rows set.
     """
 
     model: str
@@ -39,6 +42,7 @@ class Row:
     settings: dict[str, Any]
     slices: int = 1
     programs: tuple[str, ...] = ("rollout", "update")
+    common: dict[str, Any] = dataclasses.field(default_factory=_SETTINGS.copy)
 
     @property
     def name(self) -> str:
@@ -52,7 +56,7 @@ class Row:
     @property
     def fields(self) -> dict[str, Any]:
         """The fields changed in configs/pretrained.py."""
-        return {**_SETTINGS, **self.settings}
+        return {**self.common, **self.settings}
 
     def command(self) -> list[str]:
         """Return the arguments of tpu/compile.py."""
@@ -115,7 +119,9 @@ def write(command: pathlib.Path, only: list[str]) -> None:
         return json.loads(file.read_text()) if file.exists() else {}
 
     jobs = [(f"{row.name}: {name}", row.command(), name) for row in ROWS for name in row.programs]
-    jobs += [(f"scaling {size}: update", scaling.command(size), "update") for size in scaling.SIZES]
+    for size, chips in scaling.SIZES.items():
+        row = Row(scaling.MODEL, size, chips, _mesh(fsdp=chips), common=_OF_AN_UPDATE)
+        jobs.append((f"scaling {size}: update", row.command(), "update"))
     for key, arguments, name in jobs:
         if only and not any(word in key for word in only):
             continue
@@ -127,11 +133,11 @@ def write(command: pathlib.Path, only: list[str]) -> None:
     (folder / "TOPOLOGIES.md").write_text(page(records))
 
 
-def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
+def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
     if "error" in r:
-        return f"| {name} | {r['error'].splitlines()[0]} |" + " |" * 9
+        return [name, r["error"].splitlines()[0]]
     gib, share = 2**30, f"{100 * r['overlapped_s'] / total:.0f} %" if name in ("rollout", "update") and total else "-"
-    cells = [
+    return [
         name,
         f"{r['peak'] / gib:.1f} of {r['hbm'] / gib:.0f}",
         f"{r['arguments'] / gib:.1f} + {r['temporaries'] / gib:.1f}",
@@ -144,7 +150,6 @@ def _line(row: Row, name: str, r: dict[str, Any], total: float) -> str:
         f"{r['compile_s']:.0f} ({r['compile_cpu_s']:.0f})",
         f"{r['peak_rss'] / gib:.1f}",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _sends(r: dict[str, Any]) -> str:
@@ -165,6 +170,7 @@ def _section(row: Row, records: Records) -> list[str]:
     total = sum(phases) if all(phases) else 0
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
+    cells = [_cells(name, r, total) for name, r in programs.items()]
     rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]
     lines = [
         f"## {row.name}",
@@ -173,9 +179,7 @@ def _section(row: Row, records: Records) -> list[str]:
         f"a {kind.name} chip has {kind.hbm / 2**30:.0f} GiB and {kind.flops / 1e12:.0f} TFLOP/s."
         + (f" At most {tokens / total:,.0f} completion tokens per second." if total else ""),
         "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|" + " --- |" * len(_COLUMNS),
-        *(_line(row, name, r, total) for name, r in programs.items()),
+        *tables.Table(_COLUMNS, cells, left=len(_COLUMNS)).markdown(),
         "",
         *(f"- {name} sends {_sends(r)}" for name, r in programs.items() if _sends(r)),
         "",

@@ -1,11 +1,13 @@
 """The record of a compiled program, with measured and counted figures, and its text."""
 
-import resource
-import sys
 from typing import Any
 
+import jax
+
 from rljax.algorithms import interpreter
-from rljax.aot import collectives, hlo, programs, roofline, topology, traffic
+from rljax.aot import collectives, compiling, hlo, roofline, topology, traffic
+from rljax.host import memory
+from rljax.models import adapters
 from rljax.training import steps
 
 Record = dict[str, Any]
@@ -18,7 +20,7 @@ def layout(step: steps.Step) -> collectives.Layout:
     return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
 
 
-def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Topology) -> Record:
+def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.Topology) -> Record:
     """Return the record of a compiled program.
 
     Args:
@@ -29,9 +31,9 @@ def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Top
     Returns:
       JSON-able fields; bytes, operations and seconds are for one device.
     """
-    devices = len(target.devices)
+    devices = step.setup.mesh.size
     module = hlo.parse(compiled.text)
-    unknown_trips = programs.blocks(step)
+    unknown_trips = compiling.blocks(step)
     sends = collectives.find(module, layout(step), unknown_trips)
     sent = {network: collectives.sent(sends, network) for network in ("ici", "dcn")}
     moved = traffic.moved(module, unknown_trips)
@@ -40,18 +42,11 @@ def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Top
     unknown = sum(hlo.trip_count(module, r.computation, r.instruction) is None for r in loops)
     return {
         "program": compiled.name,
-        "lower_s": compiled.lower_s,
-        "compile_s": compiled.compile_s,
-        "compile_cpu_s": compiled.compile_cpu_s,
-        "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        "arguments": compiled.arguments,
-        "outputs": compiled.outputs,
-        "aliased": compiled.aliased,
-        "temporaries": compiled.temporaries,
-        "peak": compiled.peak,
+        **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text")},
+        "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,
         "flops": compiled.flops / devices,
-        "model_flops": roofline.model_flops(step.setup, compiled.name, step.shape.params["policy"]) / devices,
+        "model_flops": roofline.model_flops(step.setup, compiled.name) / devices,
         "moved": moved,
         **{f"sent_{network}": size for network, size in sent.items()},
         "collectives": [
@@ -70,6 +65,27 @@ def describe(step: steps.Step, compiled: programs.Compiled, target: topology.Top
         "serial_s": times.serial,
         "bound": times.bound,
     }
+
+
+def copied(sampler: steps.Step, step: steps.Step, target: topology.Topology) -> str:
+    """Return the cost of a copy of the policy to the sampler's devices, as text.
+
+    seconds >= max(bytes that a sampler's device receives, bytes that a trainer's sends) / ICI; between slices, / DCN.
+
+    Args:
+      sampler: the step on the sampler's mesh.
+      step: the step on the trainer's mesh.
+      target: the topology of both.
+    """
+    received = sum(map(memory.held, jax.tree.leaves(adapters.trained(sampler.shape.params["policy"]))))
+    ours, theirs = layout(step), layout(sampler)
+    sent = received * sampler.setup.mesh.size / step.setup.mesh.size
+    kind, apart = target.kind.share(), {*ours.slices} != {*theirs.slices}
+    seconds = max(received, sent) / (kind.dcn if apart else kind.ici)
+    return (
+        f"weights to the sampler: its devices receive {size(received)}, the others send {size(sent)} each; "
+        f"at least {1000 * seconds:.3g} ms over {'DCN' if apart else 'ICI'}, beside an update"
+    )
 
 
 def _merged(sends: list[collectives.Collective]) -> list[Record]:
@@ -157,7 +173,7 @@ ASSUMPTIONS = """\
 Operations are counted from shapes: 2 for each multiply-add of a matrix product, loop bodies times their trip counts,
 decoding up to its last token with the cache blocks in use at that token, the most expensive branch of a conditional,
 tokens divided evenly among experts, all work divided evenly among chips. Bytes moved are the operands and results of
-every instruction outside fusions, with loops likewise and vector memory free. Bytes sent are those of the algorithm
+every instruction outside fusions, with loops likewise and vector memory free. Bytes sent are counted for the algorithm
 that sends least: all-gather b (n - 1), reduce-scatter b (n - 1) / n, all-reduce twice that, all-to-all b (n - 1) / n,
 permute b, for n chips and operands of b bytes. Rates are the peaks of a chip with all its links in use; a collective
 along one dimension of the torus uses only some of them. Times are therefore lower bounds."""

@@ -8,11 +8,9 @@ equal work.
 """
 
 import dataclasses
-import math
-from typing import Any
 
 from rljax.aot import topology
-from rljax.models import MATRICES
+from rljax.bench import parts
 from rljax.training import phases
 
 
@@ -58,35 +56,19 @@ def times(kind: topology.Kind, flops: float, moved: float, ici: float, dcn: floa
     return Times(flops / one.flops, moved / one.bandwidth, ici / one.ici, dcn / one.dcn)
 
 
-def model_flops(setup: phases.Setup, name: str, shapes: Any) -> float:
-    """Return the operations that a program needs at least, on all devices together.
+def model_flops(setup: phases.Setup, name: str) -> float:
+    """Return the operations that a program needs at least, on all devices together, see ``parts.flops``.
 
-    2 N per token forward, where N is the number of parameters that multiply it (of experts, the selected ones), and
-    twice that backward (Kaplan et al., arXiv 2001.08361), plus attention, 4 H K per layer for each pair of tokens of
-    which one attends to the other. The unembedding counts where a logit is needed. Each prompt is read once; nothing
-    is recomputed.
+    The backward pass takes twice the operations of the forward pass. Nothing is recomputed.
 
     Args:
       setup: what the step is compiled for.
-      name: the program, one of ``programs.NAMES``.
-      shapes: the policy's parameters, abstract.
+      name: the program, one of ``compiling.NAMES``.
 
     Returns:
       Floating-point operations.
     """
-    a = setup.networks["policy"].architecture
-    layers = shapes["layers"]
-    share = a.experts_per_token / a.experts if a.experts else 1.0
-    body = sum(
-        math.prod(layers[m].shape) * (share if m in ("gate", "up", "down") else 1.0) for m in MATRICES if m in layers
-    )
-    if "router" in layers:
-        body += math.prod(layers["router"].shape)
-    head = a.vocabulary * a.width
-    prompts, rows = setup.prompts, setup.rows
-    length, width = setup.task.prompt_length, setup.task.completion_length
-    pair = 4 * a.heads * a.head_size * a.layers
-    pairs = prompts * length**2 / 2 + rows * (width * length + width**2 / 2)
-    forward = 2 * body * (prompts * length + rows * width) + 2 * head * rows * width + pair * pairs
-    rollout = forward - 2 * body * rows  # the last token is sampled but not fed back
+    rows, length, width = setup.rows, setup.task.prompt_length, setup.task.completion_length
+    forward = parts.flops(setup, length, rows * width, setup.prompts, width / 2)
+    rollout = forward - 2 * parts.weights(setup.networks["policy"]) * rows  # the last token is not fed back
     return {"rollout": rollout, "score": forward, "update": 3 * forward, "fused": rollout + 3 * forward}[name]

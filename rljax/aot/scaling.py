@@ -3,6 +3,8 @@
 import pathlib
 from typing import Any
 
+from rljax.run.reports.pages import tables
+
 MODEL, ROWS = "qwen3-8b", 8  # rows per chip: the completions of one prompt
 SIZES = {
     "v5p:2x2x1": 4,
@@ -14,21 +16,6 @@ SIZES = {
     "v5p:4x8x8": 256,
     "v5p:8x8x8": 512,
 }
-
-
-def command(size: str) -> list[str]:
-    """Return the arguments of tpu/compile.py for a topology of ``SIZES``."""
-    words = ["--config", f"configs/pretrained.py:{MODEL}", "--topology", size]
-    words += ["--prompt_length", "512", "--completion_length", "1024", "--prompts", str(SIZES[size]), "--samples", "8"]
-    return [
-        *words,
-        "--set",
-        "model.attention=splash",
-        "--set",
-        "learner.microbatches=1",
-        "--set",
-        f"mesh.fsdp={SIZES[size]}",
-    ]
 
 
 _MEANING = """\
@@ -87,16 +74,14 @@ def draw(records: dict[str, Any], path: pathlib.Path) -> None:
 
 def table(records: dict[str, Any]) -> str:
     """Return the table of the figures, and its explanation, as Markdown."""
-    rows, gib = _compiled(records), 2**30
-    lines = [
-        f"The update of {MODEL}, with {ROWS} rows of 512 + 1024 tokens per chip and all chips along `fsdp`. Per chip:",
-        "",
-        "| chips | sent, GiB | all-gather | reduce-scatter | permute | all-reduce | temporaries | arguments, GiB |",
-        "|" + " ---: |" * 8,
-    ]
-    for chips, r in rows:
-        kinds = _by_kind(r)
-        sent = [kinds.get(k, 0.0) for k in ("all-gather", "reduce-scatter", "collective-permute", "all-reduce")]
-        sizes = [r["sent_ici"], *sent, r["temporaries"], r["arguments"]]
-        lines.append(f"| {chips} | " + " | ".join(f"{s / gib:.2f}" for s in sizes) + " |")
-    return "\n".join([*lines, "", _MEANING])
+    kinds, rows = ("all-gather", "reduce-scatter", "collective-permute", "all-reduce"), []
+    for chips, r in _compiled(records):
+        sent = _by_kind(r)
+        sizes = [r["sent_ici"], *(sent.get(kind, 0.0) for kind in kinds), r["temporaries"], r["arguments"]]
+        rows.append([chips, *(f"{size / 2**30:.2f}" for size in sizes)])
+    named = ["all-gather", "reduce-scatter", "permute", "all-reduce", "temporaries", "arguments, GiB"]
+    lines = tables.Table(["chips", "sent, GiB", *named], rows, left=0).markdown()
+    head = (
+        f"The update of {MODEL}, with {ROWS} rows of 512 + 1024 tokens per chip and all chips along `fsdp`. Per chip:"
+    )
+    return "\n".join([head, "", *lines, "", _MEANING])

@@ -1,6 +1,6 @@
 """TPU kinds with their peak rates, and descriptions of slices to compile for. No TPU needs to be attached.
 
-The rates of a chip are those of Google's pages, cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, as of 2026: peak
+The rates of a chip are from Google's pages, cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, as of 2026: peak
 bfloat16 compute, memory size and bandwidth, bandwidth to other chips (half of the bidirectional figure, which is what a
 chip sends) and to the data-center network.
 """

@@ -1,15 +1,15 @@
 """Benchmarks on this machine, measured side by side: ``python -m rljax bench``. README.md has the commands and results.
 
-``__main__``  The command: the step and its parts, and those below that it names.
-``parts``     Each part of a step, with its FLOPs and bytes: ``compile_step``, ``split``, ``flops``.
-``ceilings``  The machine's matrix-product rate and memory bandwidth: ``matmul``, ``bandwidth``.
+``__main__``  The command, and the table of its subjects: ``SUBJECTS``.
+``runner``    A step that runs again and again, with its train state: ``Runner``.
+``parts``     The parts of a step with FLOPs and bytes; the machine's ceilings: ``split``, ``flops``, ``ceilings``.
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``; ``FIELDS`` for ``tune``.
 ``tune``      Fields of a config that make it faster on this machine: ``tune``, ``search``.
 ``workers``   Compile and run the parts of a step, here or in another process: ``Local``, ``Remote``, ``Work``.
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
 ``critic``    What a critic adds to an update: ``critic``, ``FORMS``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
-``host``      A step with a slow host verifier: ``host``; ``sleepers`` has the rewards.
+``verifier``  Steps whose rows come slowly: ``verifier``, ``ahead``; ``sleepers`` has the rewards.
 ``tasks``     Verifications per second of the device tasks: ``tasks``, ``NAMES``.
 ``worlds``    Conversations in the compiled program beside the same on the host: ``worlds``.
 ``peers``     Other libraries on the same work: ``compare``, ``run``.

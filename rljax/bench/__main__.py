@@ -4,32 +4,32 @@
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
 verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
 program beside the same on the host, ``critic`` what a critic adds to an update, and ``members`` runs in one program
-beside the same runs one after another. ``tune`` searches for the fields that make a config faster on this machine.
+beside the same runs one after another, ``ahead`` rollouts that run ahead of updates beside the same in turn. ``tune``
+searches for the fields that make a config faster on this machine.
 """
 
 import json
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from absl import flags
 
-from rljax import __main__, bench
+from rljax import __main__
 from rljax.bench import (
     algebra,
-    ceilings,
     choices,
     critic,
     gap,
-    host,
     members,
     parts,
     peers,
     shapes,
+    sleepers,
     tasks,
     tune,
+    verifier,
     workers,
     worlds,
 )
@@ -37,7 +37,6 @@ from rljax.config import files, schema
 from rljax.host import backends
 
 FLAGS = flags.FLAGS
-_NAMES = ("algebra", "choices", "critic", "gap", "members", "tasks", "tune", "verifier", "worlds")
 
 
 def define_flags() -> None:
@@ -81,18 +80,18 @@ def _config() -> schema.ConfigDict:
         config.phase.main.optimizer = "adamw(learning_rate=1e-4)"
     shapes.set_model(config, f.shape)
     config.batch.prompts, config.batch.samples = f.prompts, f.samples
-    for edit in f.set:
-        _override(config, edit)
+    return _set(config)
+
+
+def _set(config: schema.ConfigDict) -> schema.ConfigDict:
+    """Set the fields of --set, such as "learner.lanes=2", in place."""
+    for edit in FLAGS.set:
+        field, _, value = edit.partition("=")
+        try:
+            files.override(config, field, json.loads(value))
+        except json.JSONDecodeError:
+            files.override(config, field, value)
     return config
-
-
-def _override(config: schema.ConfigDict, edit: str) -> None:
-    """Set a field of the config, such as "learner.lanes=2", in place."""
-    field, _, value = edit.partition("=")
-    try:
-        files.override(config, field, json.loads(value))
-    except json.JSONDecodeError:
-        files.override(config, field, value)
 
 
 def _work() -> workers.Work:
@@ -100,109 +99,84 @@ def _work() -> workers.Work:
     f = FLAGS
     if not f.config:
         return workers.Work(_config(), f.lengths, f.shape, f.prompt_length, f.new_tokens)
-    config = files.load(*f.config.split(":", 1))
-    for edit in f.set:
-        _override(config, edit)
-    return workers.Work(config, f.lengths)
+    return workers.Work(_edited(), f.lengths)
 
 
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _edited() -> schema.ConfigDict:
+    """Return --config, or the quickstart, with the fields of --set."""
+    return _set(files.load(*(FLAGS.config or "quickstart").split(":", 1)))
+
+
+def _verifier() -> dict[str, Any]:
+    f = FLAGS
+    cases = [(workers, chunks) for chunks in (1, 2, 4, 8) for workers in (4, 16) if f.prompts % chunks == 0]
+    return verifier.verifier(_config(), f.shape, f.new_tokens, f.steps, cases)
+
+
+def _ahead() -> dict[str, Any]:
+    f, config = FLAGS, _config()
+    backends.start(config.cpu_devices, 2)
+    workers = max(1, round(2 * f.prompts * f.samples * sleepers.SECONDS))  # half a second for all rows
+    return verifier.ahead(config, f.shape, f.prompt_length, f.new_tokens, f.rounds, f.steps, workers)
+
+
+def _members() -> dict[str, Any]:
+    config = _edited()
+    backends.start(config.cpu_devices, FLAGS.count)
+    return members.members(config, FLAGS.count, FLAGS.rounds, FLAGS.width)
+
+
 def _step() -> dict[str, Any]:
     f = FLAGS
+    peers.check(f.peer, f.peer_python)
     step = shapes.work(_config(), f.shape, f.prompt_length, f.new_tokens, f.lengths)
-    compiled = parts.compile_step(step)
-    times = bench.seconds(compiled.run, f.steps)
-    record: dict[str, Any] = {
-        "bench": "step",
-        "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
-        "shape": f.shape,
-        "lengths": f.lengths,
-        "new_tokens": f.new_tokens,
-        "step_ms": 1e3 * statistics.median(times),
-        "best_ms": 1e3 * min(times),
-        "first_step_s": compiled.first,
-        "peak_gib": parts.peak_memory() / 2**30,  # of the step alone, as nothing else has run
-        "slot_utilisation": float(compiled.metrics["slot_utilisation"]),
-        "sampler_gap": float(compiled.metrics["sampler_gap"]),
-        "params": sum(x.size for x in jax.tree.leaves(compiled.state.params["policy"])),
-    }
-    record["peers"] = (
-        peers.compare(compiled.run, step.setup, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
-    )
-    record["parts"] = parts.split(compiled, f.steps)
-    record["matmul"] = ceilings.matmul(step.setup.networks["policy"].architecture.dtype)
-    record["bandwidth"] = ceilings.bandwidth()
-    return record
+    compiled, first = parts.compile_step(step)
+    given = {"shape": f.shape, "lengths": f.lengths, "new_tokens": f.new_tokens}
+    whole = parts.whole(compiled, first, f.steps)
+    others = peers.compare(compiled.whole, step.setup, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
+    return {**given, **whole, "peers": others, "parts": parts.split(compiled, f.steps), **parts.ceilings(step.setup)}
 
 
-def _table(record: dict[str, Any]) -> str:
-    best, bandwidth = max(record["matmul"].values()), record["bandwidth"]
-    sizes = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in record["matmul"].items())
-    lines = [
-        f"{record['shape']}, {record['lengths']}, {record['new_tokens']} tokens: step {record['step_ms']:.0f} ms "
-        f"(best {record['best_ms']:.0f}), peak {record['peak_gib']:.2f} GiB, "
-        f"first step {record['first_step_s']:.1f} s, slot utilization {100 * record['slot_utilisation']:.0f} %, "
-        f"sampler gap {record['sampler_gap']:.1e}",
-        f"matmul GFLOP/s: {sizes}; memory {bandwidth / 1e9:.1f} GB/s; {record['devices']} x {record['device']}",
-        f"{'part':10s} {'ms':>9s} {'tokens/s':>10s} {'of matmul':>10s} {'of memory':>10s} {'compile s':>10s}",
-    ]
-    for part in record["parts"]:
-        seconds = part["ms"] / 1e3
-        shares = (part["flops"] / seconds / best, part["bytes"] / seconds / bandwidth)
-        cells = "".join(f" {100 * s:8.0f} %" if s else f" {'':>10s}" for s in shares)
-        lines.append(
-            f"{part['part']:10s} {part['ms']:9.1f} {part['tokens_per_s']:10.0f}{cells} {part['compile_s']:10.1f}"
-        )
-    for peer in record["peers"]:
-        spread = f"{peer['ratios'][0]:.3f} to {peer['ratios'][-1]:.3f}"
-        peer_s = statistics.median(peer["step_s"])
-        lines.append(
-            f"rljax / {peer['peer']}: {peer['ratio']:.3f} ({spread}); {peer['peer']}: step {peer_s:.2f} s, "
-            f"peak {peer['peak_gib']:.2f} GiB (ratio {record['peak_gib'] / peer['peak_gib']:.2f})"
-        )
-    return "\n".join(lines)
+def _choices() -> dict[str, Any]:
+    f = FLAGS
+    return choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
+
+
+# name -> what measures it, and what writes its record as text; "" is the step
+SUBJECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
+    "": (_step, parts.table),
+    "ahead": (_ahead, verifier.table_ahead),
+    "algebra": (lambda: algebra.algebra(_edited(), FLAGS.rounds, FLAGS.algorithms), algebra.table),
+    "choices": (_choices, choices.table),
+    "critic": (lambda: critic.critic(_edited(), FLAGS.rounds), critic.table),
+    "gap": (
+        lambda: gap.gap(FLAGS.shape, FLAGS.prompts, FLAGS.samples, FLAGS.prompt_length, FLAGS.new_tokens),
+        gap.table,
+    ),
+    "members": (_members, members.table),
+    "tasks": (lambda: tasks.tasks(FLAGS.steps), tasks.table),
+    "tune": (lambda: tune.tune(_work(), FLAGS.rounds, FLAGS.fields, report=_progress), tune.table),
+    "verifier": (_verifier, verifier.table),
+    "worlds": (lambda: worlds.worlds(_config(), FLAGS.shape, FLAGS.new_tokens, FLAGS.steps), worlds.table),
+}
 
 
 def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
-    f = FLAGS
-    if argv[1:] not in ([], *([name] for name in _NAMES)):
-        raise ValueError(f"benchmark: got {' '.join(argv[1:])!r}, must be {', '.join(_NAMES)}, or none for the step")
+    name, f = " ".join(argv[1:]), FLAGS
+    if name not in SUBJECTS or len(argv) > 2:
+        names = ", ".join(filter(None, SUBJECTS))
+        raise ValueError(f"benchmark: got {name!r}, must be {names}, or none for the step")
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")
     backends.start()
-    if argv[1:] == ["choices"]:
-        record = choices.choices(_config(), f.shape, f.prompt_length, f.new_tokens, f.steps, f.figure)
-        table = choices.table
-    elif argv[1:] == ["gap"]:
-        record, table = gap.gap(f.shape, f.prompts, f.samples, f.prompt_length, f.new_tokens), gap.table
-    elif argv[1:] == ["verifier"]:
-        cases = [(workers, chunks) for chunks in (1, 2, 4, 8) for workers in (4, 16) if f.prompts % chunks == 0]
-        record, table = host.host(_config(), f.shape, f.new_tokens, f.steps, cases), host.table
-    elif argv[1:] == ["worlds"]:
-        record, table = worlds.worlds(_config(), f.shape, f.new_tokens, f.steps), worlds.table
-    elif argv[1:] == ["tune"]:
-        record, table = tune.tune(_work(), f.rounds, f.fields, report=_progress), tune.table
-    elif argv[1:] == ["tasks"]:
-        record, table = tasks.tasks(f.steps), tasks.table
-    elif argv[1:]:
-        config = files.load(*(f.config or "quickstart").split(":", 1))
-        for edit in f.set:
-            _override(config, edit)
-        if argv[1:] == ["members"]:
-            backends.start(config.cpu_devices, f.count)
-            record, table = members.members(config, f.count, f.rounds, f.width), members.table
-        elif argv[1:] == ["critic"]:
-            record, table = critic.critic(config, f.rounds), critic.table
-        else:
-            record, table = algebra.algebra(config, f.rounds, f.algorithms), algebra.table
-    else:
-        peers.check(f.peer, f.peer_python)
-        record, table = _step(), _table
+    measure, table = SUBJECTS[name]
+    fields = measure()  # may choose the devices
+    record = {"bench": name or "step", "device": jax.devices()[0].device_kind, **fields}
     print(table(record))
     print(json.dumps(record))
 

@@ -1,18 +1,16 @@
 """The cost of the loss algebra: ``python -m rljax bench algebra``.
 
-Times the update of the longest chain of pieces in the table and that of the shortest with the same needs, on one batch,
+Times the updates of the longest chain of pieces in the table and of the shortest with the same needs, on one batch,
 interleaved.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
+from rljax.bench import runner
 from rljax.config import files, resolve, schema
 from rljax.run import programs
 
@@ -57,18 +55,9 @@ def updater(
     config = files.last_phase(config)
     config.algorithm = call
     program = programs.build(config, devices=devices)
-    step, key = program.steps[-1], program.key
-    state = step.begin(None, key)
-    rollout = step.rollout(state, key)
-
-    def update() -> None:
-        nonlocal state
-        state, metrics = step.update(state, rollout, key)
-        jax.block_until_ready(metrics)
-
-    start = time.perf_counter()
-    update()
-    return update, time.perf_counter() - start
+    run = runner.Runner(program.steps[-1], program.key)
+    run.rollout()
+    return run.update, runner.first(run.update)
 
 
 def algebra(
@@ -89,8 +78,6 @@ def algebra(
     updaters = {call: updater(config, call, devices) for call in (short, long)}
     times = bench.interleaved({call: update for call, (update, _) in updaters.items()}, rounds)
     return {
-        "bench": "algebra",
-        "device": jax.devices()[0].device_kind,
         "rounds": rounds,
         "chains": [
             {

@@ -2,15 +2,15 @@
 
 import pathlib
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 
 from rljax import bench
-from rljax.bench import shapes
+from rljax.bench import runner, shapes
 from rljax.config import files, schema
+from rljax.run.reports.pages import tables
 
 # name -> fields that differ from PLAIN
 CHOICES: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ Part = Literal["rollout", "update"]
 BOTH: tuple[Part, ...] = ("rollout", "update")
 
 # field -> the parts of a step that it changes, and the values that ``tune`` tries; "cores": the number of cores.
-# All values of a field compute the same result up to rounding, but for those of ``REDRAWS``.
+# All values of a field compute the same result up to rounding, except values of ``REDRAWS``.
 FIELDS: dict[str, tuple[tuple[Part, ...], tuple[Any, ...]]] = {
     "cpu_devices": (BOTH, (0, "cores")),
     "sampler.draw": (("rollout",), ("gumbel", "inverse")),
@@ -71,19 +71,13 @@ def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any],
         changed = config.copy_and_resolve_references()
         for field, value in {**PLAIN, **edits}.items():
             files.override(changed, field, value)
-        step, key = work(changed), jax.random.key(0, impl="threefry2x32")
-        state = step.begin(None, key)
-        rows = jax.block_until_ready(step.rollout(state, key))
-        sample = bench.seconds(lambda s=step, now=(state, key): jax.block_until_ready(s.rollout(*now)), steps)
-        seconds = []
-        for _ in range(steps + 1):  # the first compiles
-            start = time.perf_counter()
-            state, _ = jax.block_until_ready(step.update(state, rows, key))
-            seconds.append(time.perf_counter() - start)
-        records.append(
-            {"choice": name, "sample_s": statistics.median(sample), "update_s": statistics.median(seconds[1:])}
-        )
-        records[-1]["slot_utilisation"] = float(jax.numpy.sum(rows.mask) / jax.numpy.sum(rows.extra["slots"]))
+        run = runner.Runner(work(changed), jax.random.key(0, impl="threefry2x32"))
+        for call in (run.rollout, run.update):
+            call()  # compiles
+        parts = {"sample_s": run.rollout, "update_s": run.update}
+        times = {part: statistics.median(bench.seconds(call, steps)) for part, call in parts.items()}
+        used = float(jax.numpy.sum(run.rows.mask) / jax.numpy.sum(run.rows.extra["slots"]))
+        records.append({"choice": name, **times, "slot_utilisation": used})
     return records
 
 
@@ -117,14 +111,12 @@ def draw(fixed: list[dict[str, Any]], longtail: list[dict[str, Any]], path: path
 
 def table(record: dict[str, Any]) -> str:
     """Return the record of ``choices`` as text."""
-    lines = [
-        f"{'choice':22s} {'sampling s':>11s} {'update s':>9s}   long tail: {'sampling s':>11s} {'update s':>9s} slots"
-    ]
-    for a, b in zip(record["fixed"], record["longtail"], strict=True):
-        used = f"{100 * b['slot_utilisation']:.0f} %"
-        left = f"{a['choice']:22s} {a['sample_s']:11.2f} {a['update_s']:9.2f}"
-        lines.append(f"{left}              {b['sample_s']:11.2f} {b['update_s']:9.2f} {used}")
-    return "\n".join(lines)
+    rows = []
+    for fixed, longtail in zip(record["fixed"], record["longtail"], strict=True):
+        times = [f"{one[part]:.2f}" for one in (fixed, longtail) for part in ("sample_s", "update_s")]
+        rows.append([fixed["choice"], *times, f"{100 * longtail['slot_utilisation']:.0f} %"])
+    columns = ["choice", "sampling s", "update s", "long tail: sampling s", "update s", "slots"]
+    return "\n".join(tables.Table(columns, rows).lines())
 
 
 def choices(config: schema.ConfigDict, shape: str, prompt: int, length: int, steps: int, path: str) -> dict[str, Any]:
@@ -141,12 +133,7 @@ def choices(config: schema.ConfigDict, shape: str, prompt: int, length: int, ste
     Returns:
       A JSON-able record with the tables "fixed" and "longtail".
     """
-    record: dict[str, Any] = {
-        "bench": "choices",
-        "device": jax.devices()[0].device_kind,
-        "shape": shape,
-        "new_tokens": length,
-    }
+    record: dict[str, Any] = {"shape": shape, "new_tokens": length}
     for lengths in ("fixed", "longtail"):
         record[lengths] = measure(config, lambda c, kind=lengths: shapes.work(c, shape, prompt, length, kind), steps)
     if path:

@@ -4,11 +4,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from rljax import bench
 from rljax.bench import algebra
 from rljax.config import schema
+from rljax.run.reports.pages import tables
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {  # algorithm, and fields of config.module.value
     "no critic": ("reinforce_plus_plus(kl=0.0)", {}),
@@ -52,16 +51,15 @@ def critic(
                 **bench.compared(alone, seconds),
             }
         )
-    return {"bench": "critic", "device": jax.devices()[0].device_kind, "rounds": rounds, "forms": records}
+    return {"rounds": rounds, "forms": records}
 
 
 def table(record: dict[str, Any]) -> str:
     """Return the record of ``critic`` as text."""
-    lines = [f"{'critic':24s} {'median ms':>10s} {'best ms':>10s} {'ratio':>7s} {'of best':>8s} {'quartiles':>15s}"]
+    rows = []
     for form in record["forms"]:
-        low, high = form["ratio_quartiles"]
-        lines.append(
-            f"{form['form']:24s} {form['median_ms']:10.1f} {form['best_ms']:10.1f} {form['ratio']:7.3f} "
-            f"{form['ratio_of_best']:8.3f} {low:7.3f} {high:7.3f}"
-        )
-    return "\n".join(lines)
+        times = [f"{form[name]:.1f}" for name in ("median_ms", "best_ms")]
+        ratios = [f"{x:.3f}" for x in (form["ratio"], form["ratio_of_best"], *form["ratio_quartiles"])]
+        rows.append([form["form"], *times, *ratios])
+    columns = ["critic", "median ms", "best ms", "ratio", "of best", "quartiles", ""]
+    return "\n".join(tables.Table(columns, rows).lines())

@@ -12,7 +12,9 @@ import numpy as np
 
 from rljax import models, sampling, types
 from rljax.bench import shapes
-from rljax.models import precision, scoring
+from rljax.models import precision
+from rljax.models.scores import scoring
+from rljax.run.reports.pages import tables
 
 
 class Cause(NamedTuple):
@@ -39,7 +41,7 @@ CAUSES = {
 
 
 def _params(architecture: models.Architecture) -> types.Tree:
-    """Return initial parameters, but with norm scales and biases that vary, as those of a trained model do."""
+    """Return initial parameters, but with norm scales and biases that vary, as in a trained model."""
     rng = np.random.default_rng(0)
 
     def one(path: Any, w: jax.Array) -> jax.Array:
@@ -107,11 +109,11 @@ def gap(shape: str, prompts: int, samples: int, prompt: int, length: int) -> dic
     for name, cause in CAUSES.items():
         apart = np.abs(measure(cause, shape, prompts, samples, prompt, length))
         records.append({"cause": name, "mean": float(apart.mean()), "max": float(apart.max())})
-    return {"bench": "gap", "shape": shape, "tokens": prompts * samples * length, "causes": records}
+    return {"shape": shape, "tokens": prompts * samples * length, "causes": records}
 
 
 def table(record: dict[str, Any]) -> str:
     """Return a record of ``gap`` as text."""
-    lines = [f"{record['shape']}, {record['tokens']} tokens, nats", f"{'':40s} {'mean':>8s} {'largest':>8s}"]
-    lines += [f"{r['cause']:40s} {r['mean']:8.1e} {r['max']:8.1e}" for r in record["causes"]]
-    return "\n".join(lines)
+    rows = [[r["cause"], f"{r['mean']:.1e}", f"{r['max']:.1e}"] for r in record["causes"]]
+    lines = tables.Table(["", "mean", "largest"], rows).lines()
+    return "\n".join([f"{record['shape']}, {record['tokens']} tokens, nats", *lines])

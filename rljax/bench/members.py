@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from rljax import bench
 from rljax.config import schema
-from rljax.run import cohorts, programs, sweep, together
+from rljax.run import programs
+from rljax.run.members import cohorts, sweep, together
 from rljax.training import members as members_lib
 
 
@@ -30,8 +31,8 @@ def members(
       devices: the devices over which members are split; None: all devices.
 
     Returns:
-      A JSON-able record: seconds of compiling, of a step of all runs, and ratios; ``ratio_of_phase`` is that of the
-      whole phase, compiling included.
+      A JSON-able record: seconds of compiling, of a step of all runs, and ratios; ``ratio_of_phase`` is the ratio of
+      the whole phase, compiling included.
     """
     listed = jax.devices() if devices is None else devices
     (cohort,) = cohorts.plan(sweep.expand(sweep.grid({"seed": range(count)}), config))
@@ -67,8 +68,6 @@ def members(
     compiled = {"alone": compiled_alone, "together": compiled_together}
     whole = {name: seconds + steps * statistics.median(times[name]) for name, seconds in compiled.items()}
     return {
-        "bench": "members",
-        "device": listed[0].device_kind,
         "devices": len(several.devices),
         "count": count,
         "rounds": rounds,

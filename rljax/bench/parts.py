@@ -1,29 +1,36 @@
-"""The parts of a step, timed one by one, with their floating-point operations and bytes."""
+"""The parts of a step, timed one by one, with their operations and bytes, beside the ceilings of the machine."""
 
-import dataclasses
-import resource
+import math
 import statistics
-import sys
-import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from rljax import bench, types
+from rljax import bench, models, types
+from rljax.bench import runner
+from rljax.host import memory
 from rljax.models import adapters
-from rljax.training import optimizers, phases, steps
+from rljax.run.reports.pages import tables
+from rljax.training import phases, steps
+from rljax.training.learning import optimizers
+
+_SIZES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 1024, 1024), (5120, 256, 768))
 
 
-def _weights(setup: phases.Setup) -> int:
-    """Return the number of weights in the layers' matrices."""
-    a = setup.networks["policy"].architecture
-    return a.layers * (a.width * a.head_size * (2 * a.heads + 2 * a.kv_heads) + 3 * a.width * a.hidden)
+def weights(model: models.Model) -> float:
+    """Return the number of weights of the layers' matrices that multiply a token: of experts, the selected ones."""
+    a, layers = model.architecture, jax.eval_shape(model.init, jax.random.key(0))["layers"]
+    chosen = a.experts_per_token / a.experts if a.experts else 1.0
+    shares = {name: chosen if name in ("gate", "up", "down") else 1.0 for name in (*models.MATRICES, "router")}
+    return sum(math.prod(layers[name].shape) * share for name, share in shares.items() if name in layers)
 
 
 def flops(setup: phases.Setup, prompt: int, tokens: float, prompts: int, mean: float) -> float:
     """Return the model FLOPs of one forward pass: each prompt once, without padding and without recomputation.
 
-    2 for each weight and token; 4 H K for each query and key in its context; the head for completion tokens only.
+    2 for each weight and token (Kaplan et al., arXiv 2001.08361); 4 H K for each query and key in its context, which
+    includes its own; the head for completion tokens only.
 
     Args:
       setup: what the step is compiled for.
@@ -35,69 +42,56 @@ def flops(setup: phases.Setup, prompt: int, tokens: float, prompts: int, mean: f
     Returns:
       Floating-point operations.
     """
-    a, weights = setup.networks["policy"].architecture, _weights(setup)
+    a = setup.networks["policy"].architecture
     keys = tokens * (prompt + mean) + prompts * prompt * (prompt + 1) / 2
-    dense = 2 * weights * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
+    dense = 2 * weights(setup.networks["policy"]) * (tokens + prompts * prompt) + 2 * a.vocabulary * a.width * tokens
     return dense + 4 * a.layers * a.heads * a.head_size * keys
 
 
-def weight_bytes(setup: phases.Setup) -> int:
+def weight_bytes(setup: phases.Setup) -> float:
     """Return the bytes of the weights read to decode one token."""
     a = setup.networks["policy"].architecture
-    return (_weights(setup) + a.vocabulary * a.width) * jax.numpy.dtype(a.dtype).itemsize
+    return (weights(setup.networks["policy"]) + a.vocabulary * a.width) * jnp.dtype(a.dtype).itemsize
 
 
 def token_bytes(setup: phases.Setup) -> int:
     """Return the bytes of the keys and values of one token."""
     a = setup.networks["policy"].architecture
-    return 2 * a.layers * a.kv_heads * a.head_size * jax.numpy.dtype(a.dtype).itemsize
+    return 2 * a.layers * a.kv_heads * a.head_size * jnp.dtype(a.dtype).itemsize
 
 
-def peak_memory() -> int:
-    """Return the peak bytes in use: of the first device if it reports them, else of this process."""
-    stats = jax.devices()[0].memory_stats() or {}
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return stats.get("peak_bytes_in_use") or kilobytes * (1 if sys.platform == "darwin" else 1024)
+def compile_step(step: steps.Step) -> tuple[runner.Runner, float]:
+    """Compile a step and run it once; return it with the seconds of that."""
+    run = runner.Runner(step, jax.random.key(0, impl="threefry2x32"))
+    return run, runner.first(run.whole)
 
 
-@dataclasses.dataclass
-class CompiledStep:
-    """A step with its state, to run repeatedly.
+def whole(compiled: runner.Runner, first: float, repeats: int) -> dict[str, Any]:
+    """Time the whole step, before anything else has used memory; return a JSON-able record.
 
-    Attributes:
-      step: the step.
-      state: the train state after the last run.
-      key: the run's key.
-      first: seconds of the first call, which compiles.
+    Args:
+      compiled: the step, which has run once.
+      first: the seconds of that.
+      repeats: steps to time.
     """
-
-    step: steps.Step
-    state: types.TrainState
-    key: types.Key
-    first: float
-
-    def run(self) -> None:
-        """Run one step and wait for its metrics."""
-        assert self.step.fused is not None
-        self.state, metrics = self.step.fused(self.state, self.key)
-        self.metrics = jax.block_until_ready(metrics)
-
-
-def compile_step(step: steps.Step) -> CompiledStep:
-    """Compile a step and run it once."""
-    key = jax.random.key(0, impl="threefry2x32")
-    result = CompiledStep(step, step.begin(None, key), key, 0.0)
-    start = time.perf_counter()
-    result.run()
-    result.first = time.perf_counter() - start
-    return result
+    times = bench.seconds(compiled.whole, repeats)
+    return {
+        "devices": jax.device_count(),
+        "step_ms": 1e3 * statistics.median(times),
+        "best_ms": 1e3 * min(times),
+        "first_step_s": first,
+        "peak_gib": (memory.peak_of_devices(jax.devices()[:1]) or memory.peak()) / 2**30,
+        "slot_utilisation": float(compiled.metrics["slot_utilisation"]),
+        "sampler_gap": float(compiled.metrics["sampler_gap"]),
+        "params": sum(x.size for x in jax.tree.leaves(compiled.state.params["policy"])),
+    }
 
 
-def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
+def split(compiled: runner.Runner, repeats: int) -> list[dict[str, Any]]:
     """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
 
     "log-probs" is a separate pass over finished rows, for comparison; an on-policy step has none. The time of decode is
-    that of the rollout minus prefill and score, the time of the gradient that of the update minus the optimizer.
+    the time of the rollout minus prefill and score, the time of the gradient the update's minus the optimizer's.
     """
     setup, state, key = compiled.step.setup, compiled.state, compiled.key
     model = setup.networks["policy"]
@@ -105,10 +99,8 @@ def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
     compile_s: dict[str, float] = {}
 
     def timed(name: str, function: Any, *arguments: Any) -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        compile_s[name] = time.perf_counter() - start
         run = lambda: jax.block_until_ready(function(*arguments))  # noqa: E731
+        compile_s[name] = runner.first(run)
         return statistics.median(bench.seconds(run, repeats))
 
     def prefill(params: types.Tree) -> Any:
@@ -124,22 +116,18 @@ def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
 
     params = state.params["policy"]
     seconds = {"prefill": timed("prefill", jax.jit(prefill), params)}
-    both = timed("decode", compiled.step.rollout, state, key)
-    rows = compiled.step.rollout(state, key)
+    both = timed("decode", compiled.rollout)
+    rows = compiled.rows
     verify: Any = jax.jit(lambda r: setup.verify(r.index, "train", r.action.token, r.mask))
     seconds["score"] = timed("score", verify, rows)
     seconds["decode"] = both - seconds["prefill"] - seconds["score"]
     score = jax.jit(lambda p, r: phases.score(setup, "policy", p, r, types.Needs()).logp)
     seconds["log-probs"] = timed("log-probs", score, params, rows)
 
-    def update() -> None:
-        compiled.state, metrics = compiled.step.update(compiled.state, rows, key)
-        jax.block_until_ready(metrics)
-
-    update_s = timed("gradient", update)
+    update_s = timed("gradient", compiled.update)
     tx, opt_state = setup.phase.optimizers[0], compiled.state.opt_state[0]
     params = adapters.trained(compiled.state.params["policy"])
-    apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jax.numpy.zeros(()), p, o))
+    apply = jax.jit(lambda g, p, o: optimizers.apply(tx, g, jnp.zeros(()), p, o))
     seconds["optimizer"] = timed("optimizer", apply, params, params, opt_state)
     seconds["gradient"] = update_s - seconds["optimizer"]
     return _rows(setup, rows, seconds, compile_s)
@@ -147,9 +135,9 @@ def split(compiled: CompiledStep, repeats: int) -> list[dict[str, Any]]:
 
 def _rows(setup: phases.Setup, rows: types.Rollout, seconds: dict[str, float], compile_s: dict[str, float]) -> list:
     """Return the table of times with tokens, FLOPs and bytes."""
-    length = jax.numpy.sum(rows.mask, axis=1)
+    length = jnp.sum(rows.mask, axis=1)
     tokens, longest = float(length.sum()), float(length.max())
-    context = float(jax.numpy.sum(length * (length + 1) / 2)) / tokens
+    context = float(jnp.sum(length * (length + 1) / 2)) / tokens
     prompt, count = setup.task.prompt_length, setup.prompts
     forward = flops(setup, prompt, tokens, count, context)
     prefill = flops(setup, prompt, 0, count, 0)
@@ -173,3 +161,62 @@ def _rows(setup: phases.Setup, rows: types.Rollout, seconds: dict[str, float], c
         }
         for name in work
     ]
+
+
+# --- the ceilings of the machine ----------------------------------------------------------------------------------
+
+
+def matmul(dtype: str, repeats: int = 10) -> dict[str, float]:
+    """Return the highest measured FLOP/s of a product of ``dtype`` matrices at each size, by name "MxKxN"."""
+    rates = {}
+    for m, k, n in _SIZES:
+        a, b = (jax.random.normal(jax.random.key(i), s).astype(dtype) for i, s in enumerate(((m, k), (k, n))))
+        product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
+        rates[f"{m}x{k}x{n}"] = 2 * m * k * n / _best(product, (a, b), repeats)
+    return rates
+
+
+def bandwidth(repeats: int = 10, mib: int = 256) -> float:
+    """Return the highest measured bytes/s at which a sum reads an array of ``mib`` MiB."""
+    x = jnp.ones((mib << 18,), jnp.float32)
+    return 4 * x.size / _best(jax.jit(jnp.sum), (x,), repeats)
+
+
+def ceilings(setup: phases.Setup) -> dict[str, Any]:
+    """Return "matmul", of the policy's type, and "bandwidth"."""
+    return {"matmul": matmul(setup.networks["policy"].architecture.dtype), "bandwidth": bandwidth()}
+
+
+def _best(function: Any, arguments: tuple, repeats: int) -> float:
+    jax.block_until_ready(function(*arguments))
+    return min(bench.seconds(lambda: jax.block_until_ready(function(*arguments)), repeats))
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the record of a step, with its parts, the machine's ceilings and peers, as text."""
+    best, bandwidth = max(record["matmul"].values()), record["bandwidth"]
+    sizes = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in record["matmul"].items())
+    lines = [
+        f"{record['shape']}, {record['lengths']}, {record['new_tokens']} tokens: step {record['step_ms']:.0f} ms "
+        f"(best {record['best_ms']:.0f}), peak {record['peak_gib']:.2f} GiB, "
+        f"first step {record['first_step_s']:.1f} s, slot utilization {100 * record['slot_utilisation']:.0f} %, "
+        f"sampler gap {record['sampler_gap']:.1e}",
+        f"matmul GFLOP/s: {sizes}; memory {bandwidth / 1e9:.1f} GB/s; {record['devices']} x {record['device']}",
+    ]
+    rows = []
+    for part in record["parts"]:
+        seconds = part["ms"] / 1e3
+        shares = (part["flops"] / seconds / best, part["bytes"] / seconds / bandwidth)
+        cells = [f"{100 * share:.0f} %" if share else "" for share in shares]
+        numbers = f"{part['ms']:.1f}", f"{part['tokens_per_s']:.0f}"
+        rows.append([part["part"], *numbers, *cells, f"{part['compile_s']:.1f}"])
+    columns = ["part", "ms", "tokens/s", "of matmul", "of memory", "compile s"]
+    lines += tables.Table(columns, rows).lines()
+    for peer in record["peers"]:
+        spread = f"{peer['ratios'][0]:.3f} to {peer['ratios'][-1]:.3f}"
+        lines.append(
+            f"rljax / {peer['peer']}: {peer['ratio']:.3f} ({spread}); {peer['peer']}: step "
+            f"{statistics.median(peer['step_s']):.2f} s, peak {peer['peak_gib']:.2f} GiB "
+            f"(ratio {record['peak_gib'] / peer['peak_gib']:.2f})"
+        )
+    return "\n".join(lines)

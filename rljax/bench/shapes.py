@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rljax import environments, models, types
 from rljax.config import files, schema
 from rljax.data import tokenizers
+from rljax.environments import traits
 from rljax.run import programs
 from rljax.training import steps
 
@@ -100,7 +101,7 @@ class Filler:
 
 
 def set_model(config: schema.ConfigDict, shape: str) -> None:
-    """Set the fields of ``config.model`` to those of a name in ``SHAPES``."""
+    """Set the fields of ``config.model`` to the values of a name in ``SHAPES``."""
     config.model.update(SHAPES[shape][0])
 
 
@@ -158,9 +159,10 @@ def of_config(
     config = files.last_phase(config)
     program = programs.build(config, tokenizer, devices)
     task = program.tasks[-1]
-    if task.host and not environments.scored_on_host(task):
+    about = traits.traits(task)
+    if about.host and not about.whole:
         raise ValueError(f"bench: task {task.name!r} is played on the host; tune times steps on the devices only.")
-    if task.host:
+    if about.host:
         filler = Filler(task.prompt_length, task.completion_length)
         program = programs.build(config, program.tokenizer, devices, filler)
     return _ended(program, lengths)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rljax import bench, environments
 from rljax.data import tokenizers
+from rljax.run.reports.pages import tables
 
 ROWS = 65_536
 NAMES = ("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists")
@@ -22,7 +23,7 @@ def tasks(repeats: int) -> dict[str, Any]:
       A record: ``rows`` of a batch, and ``rates``, verifications per second of each task with default settings.
     """
     rates = {name: _rate(name, repeats) for name in NAMES}
-    return {"bench": "tasks", "device": jax.devices()[0].device_kind, "rows": ROWS, "rates": rates}
+    return {"rows": ROWS, "rates": rates}
 
 
 def _rate(name: str, repeats: int) -> float:
@@ -38,4 +39,5 @@ def _rate(name: str, repeats: int) -> float:
 def table(record: dict[str, Any]) -> str:
     """Return the record of ``tasks`` as text."""
     lines = [f"{record['rows']:,} completions, {record['device']}; millions of verifications per second"]
-    return "\n".join([*lines, *(f"{name:12s} {rate / 1e6:6.2f}" for name, rate in record["rates"].items())])
+    rows = [[name, f"{rate / 1e6:.2f}"] for name, rate in record["rates"].items()]
+    return "\n".join([*lines, *tables.Table(["task", "rate"], rows).lines()])

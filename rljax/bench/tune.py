@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ def faster(comparison: Mapping[str, Any]) -> bool:
 
 
 def _described(result: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the times of a result beside those of another."""
+    """Return the times of a result beside another's."""
     return {
         "ms": 1e3 * statistics.median(result["seconds"]),
         **bench.compared(base["seconds"], result["seconds"]),
@@ -154,8 +154,8 @@ def candidates(
 
 
 @dataclasses.dataclass
-class Team:
-    """The workers, one for each number of CPU devices, and what they have compiled."""
+class Rounds:
+    """Times settings in rounds: has a worker for each number of CPU devices, and what they have compiled."""
 
     work: workers.Work
     local: workers.Worker
@@ -217,15 +217,6 @@ class Team:
             worker.close()
 
 
-@contextlib.contextmanager
-def _team(work: workers.Work, local: workers.Local, rounds: int) -> Iterator[Team]:
-    team = Team(work, local, rounds)
-    try:
-        yield team
-    finally:
-        team.close()
-
-
 def tune(
     work: workers.Work,
     rounds: int,
@@ -258,17 +249,15 @@ def tune(
     for field in [f for f in values if not {*choices.FIELDS[f][0]} & {*local.parts}]:
         left_out.append({"field": field, "value": None, "reason": "the phase samples no rows"})
         del values[field]
-    with _team(work, local, rounds) as team:
-        result = search(work.config, values, local.parts, team.measure, report)
+    with contextlib.closing(Rounds(work, local, rounds)) as timed:
+        result = search(work.config, values, local.parts, timed.measure, report)
         edits, whole = result["edits"], None
         if edits:
-            base, new = team.measure([{}, edits], local.parts)
+            base, new = timed.measure([{}, edits], local.parts)
             assert not isinstance(base, str) and not isinstance(new, str)  # each part has run
             whole = {**_described(new, base), "base_ms": 1e3 * statistics.median(base["seconds"])}
             whole |= {"base_compile_s": base["compile_s"], "base_gib": base["bytes"] / 2**30, "faster": faster(whole)}
     return {
-        "bench": "tune",
-        "device": jax.devices()[0].device_kind,
         "cores": cores,
         "load": os.getloadavg()[0],
         "phase": work.config.phases[-1],

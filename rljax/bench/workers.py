@@ -1,19 +1,19 @@
 """Compile and run the parts of a step under several settings: in this process, or in one with other CPU devices.
 
-JAX creates its CPU devices once in a process, so another number of them needs another process. ``Remote`` starts it;
-it is this module run as a program, which reads requests from its standard input, one line of JSON each.
+JAX creates its CPU devices once in a process, so another number of them needs another process, which ``Remote`` starts.
 """
 
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import process
 from typing import Any, Protocol
 
 import jax
@@ -123,12 +123,9 @@ class Local:
     def __init__(self, work: Work, devices: Sequence[Any] | None = None):
         """Make the train state and the rows of a work's config."""
         self._work, self._devices = work, devices
-        settings = resolve.check(resolve.complete(work.config))
-        backends.start(settings.cpu_devices)  # before the tokenizer's corpus, which may be computed with JAX
-        self._tokenizer = None
-        if not work.shape:
-            resolved = resolve.phases(files.last_phase(resolve.complete(work.config)))
-            self._tokenizer = programs.make_tokenizer(settings, resolved)
+        resolved = resolve.run(files.last_phase(work.config))
+        backends.start(resolved.settings.cpu_devices)  # before the tokenizer's corpus, which may be computed with JAX
+        self._tokenizer = None if work.shape else programs.make_tokenizer(resolved)
         self._calls: list[Callable[[], Any]] = []
         first = self._step({})
         self._key = jax.random.key(0, impl="threefry2x32")
@@ -140,8 +137,7 @@ class Local:
     @property
     def parts(self) -> tuple[choices.Part, ...]:
         """The parts of the step; one that reads stored rows or demonstrations samples none."""
-        sampled = self.setup.stored is None and self.setup.algorithm.source.origin == "policy"
-        return choices.BOTH if sampled else ("update",)
+        return choices.BOTH if self.setup.algorithm.source.origin == "policy" else ("update",)
 
     def _step(self, edits: Edits) -> steps.Step:
         return self._work.step(edits, self._tokenizer, self._devices)
@@ -190,7 +186,7 @@ class Local:
 
 
 @contextlib.contextmanager
-def _refused() -> Any:
+def _refused() -> Iterator[None]:
     """Turn an error of the device's memory into a ValueError."""
     try:
         yield
@@ -206,80 +202,58 @@ class Remote:
     def __init__(self, work: Work, cpu_devices: int):
         """Start the process; it compiles nothing yet."""
         config = work.edited({"cpu_devices": cpu_devices})
-        environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
-        if "XLA_FLAGS" in environment:  # a number of devices in them would prevail
-            environment["XLA_FLAGS"] = re.sub(
-                r"--xla_force_host_platform_device_count=\d+", "", environment["XLA_FLAGS"]
-            )
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
         fields = {f.name: getattr(work, f.name) for f in dataclasses.fields(work)}
+        self._process = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         try:
-            self._ask({**fields, "config": json.loads(files.dumps(config))})
+            self._ask(_begin, {**fields, "config": json.loads(files.dumps(config))})
         except ValueError:
             self.close()
             raise
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise ValueError(f"the process with other cpu_devices ended with code {self._process.wait()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return answer["result"]
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return self._process.submit(function, *arguments).result()
+        except process.BrokenProcessPool:
+            raise ValueError("the process with other cpu_devices has ended") from None
 
     def compile(self, part: choices.Part, edits: Edits) -> Compiled:
         """See ``Worker``."""
-        return Compiled(**self._ask({"compile": [part, dict(edits)]}))
+        return self._ask(_call, "compile", part, dict(edits))
 
     def run(self, number: int) -> float:
         """See ``Worker``."""
-        return self._ask({"run": number})
+        return self._ask(_call, "run", number)
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
+        self._process.shutdown()
 
 
-def serve(requests: Any, answers: Any) -> None:
-    """Answer requests of a ``Remote``, one line of JSON each, until they end.
+# --- inside the process of a ``Remote`` ---------------------------------------------------------------------------
 
-    Args:
-      requests: lines; the first one has the fields of a ``Work``.
-      answers: where answers are written.
-    """
-    worker: Local | None = None
-    for line in requests:
-        request = json.loads(line)
-        try:
-            if worker is None:
-                config = files.from_dict(request.pop("config"))
-                worker, result = Local(Work(config, **request)), None
-            elif "compile" in request:
-                result = dataclasses.asdict(worker.compile(*request["compile"]))
-            else:
-                result = worker.run(request["run"])
-            answer = {"result": result}
-        except ValueError as error:
-            answer = {"error": str(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+_local: Local | None = None
 
 
-if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what libraries print
-        serve(sys.stdin, answers)
+def _begin(fields: dict[str, Any]) -> None:
+    """Make the worker of this process from the fields of a ``Work``."""
+    global _local
+    os.dup2(2, 1)  # what libraries print
+    # the environment's number of devices would prevail
+    os.environ["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+    jax.config.update("jax_num_cpu_devices", -1)
+    with _plain_errors():
+        _local = Local(Work(**{**fields, "config": files.from_dict(fields["config"])}))
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    with _plain_errors():
+        return getattr(_local, name)(*arguments)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Raise a ValueError as one that any process can read."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error)) from None

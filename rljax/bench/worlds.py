@@ -5,9 +5,7 @@ their first step has the same tokens; the record counts the rows in which it doe
 """
 
 import dataclasses
-import functools
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import bench, types
+from rljax.bench import runner
 from rljax.config import files, schema
 from rljax.environments import Split
 from rljax.environments.worlds import host, rules, text
 from rljax.environments.worlds.host import task as host_task
-from rljax.run import host_worlds, programs
+from rljax.run import producers, programs
+from rljax.run.reports.pages import tables
 
 TURNS = 4
 """Turns of a conversation."""
@@ -105,57 +105,36 @@ def worlds(config: schema.ConfigDict, shape: str, new_tokens: int, rounds: int, 
         "reply_length": 1,
         "prompt_length": len(_PROMPT),
     }
-    outer: Any = host_task.host_world(Outside, examples=2 * _PROBLEMS, heldout=0.5, **lengths)
-    outside = programs.build(config, inside.tokenizer, devices, outer)
-    one, two = inside.steps[0], outside.steps[0]
-    started = {"inside": one.begin(None, inside.key, None), "outside": two.begin(None, outside.key, None)}
-    state, last = dict(started), dict[str, types.Rollout]()
-    with host_worlds.workers(outside.setups[0]) as opened:
-        none = host_worlds.Journal(None, 0)
-
-        def play(name: str) -> None:
-            here = state[name]
-            last[name] = one.rollout(here, inside.key) if name == "inside" else _outer(here)
-            jax.block_until_ready(last[name])
-
-        def _outer(here: types.TrainState) -> types.Rollout:
-            return host_worlds.rollout(outside, two, here, opened, none)
-
-        def step(name: str) -> None:
-            if name == "inside":
-                assert one.fused is not None
-                state[name], metrics = one.fused(state[name], inside.key)
-            else:
-                state[name], metrics = two.update(state[name], _outer(state[name]), outside.key)
-            jax.block_until_ready(metrics)
-
-        rollouts = {name: functools.partial(play, name) for name in state}
-        for call in rollouts.values():
-            call()  # compiles
-        first = jax.device_get(last)
+    given: Any = host_task.host_world(Outside, examples=2 * _PROBLEMS, heldout=0.5, **lengths)
+    outside = programs.build(config, inside.tokenizer, devices, given)
+    with producers.workers(outside.setups[0]) as opened:
+        produce = producers.make(outside, outside.steps[0], opened)
+        runs = {
+            "inside": runner.Runner(inside.steps[0], inside.key),
+            "outside": runner.Runner(outside.steps[0], outside.key, produce),
+        }
+        for run in runs.values():
+            run.rollout()  # compiles
+        first = {name: jax.device_get(run.rows) for name, run in runs.items()}
         opened.slots = opened.written = 0
-        played = bench.interleaved(rollouts, rounds)
+        played = bench.interleaved({name: run.rollout for name, run in runs.items()}, rounds)
         idle = {"inside": _idle(first["inside"]), "outside": 1 - opened.written / opened.slots}
-        stepped = _steps({name: functools.partial(step, name) for name in state}, rounds)
+        for run in runs.values():
+            run.whole()  # compiles
+        stepped = bench.interleaved({name: run.whole for name, run in runs.items()}, rounds)
     same = [
         np.array_equal(a, b)
         for a, b in zip(*((first[name].action.token) for name in ("inside", "outside")), strict=True)
     ]
-    record: dict[str, Any] = {"bench": "worlds", "device": devices[0].device_kind, "shape": shape, "turns": TURNS}
-    record |= {"rows": len(same), "turn_length": length, "workers": workers, "equal": float(np.mean(same)), "forms": {}}
-    for name in state:
+    record: dict[str, Any] = {"shape": shape, "turns": TURNS, "rows": len(same), "turn_length": length}
+    record |= {"workers": workers, "equal": float(np.mean(same)), "forms": {}}
+    for name in runs:
         record["forms"][name] = {
             "step_s": statistics.median(stepped[name]),
             "rollout_s": statistics.median(played[name]),
             "idle": idle[name],
         }
     return record
-
-
-def _steps(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    for call in calls.values():
-        call()  # compiles
-    return bench.interleaved(calls, rounds)
 
 
 def _idle(rows: types.Rollout) -> float:
@@ -166,13 +145,13 @@ def _idle(rows: types.Rollout) -> float:
 
 def table(record: dict[str, Any]) -> str:
     """Return the record of ``worlds`` as text."""
-    lines = [
+    head = (
         f"{record['rows']} conversations of {record['turns']} turns of up to {record['turn_length']} tokens;"
         f" {record['shape']}, {record['device']}; {record['workers']} workers;"
-        f" {100 * record['equal']:.0f} % of rows have equal tokens",
-        f"{'':10s}{'steps/s':>10s}{'rollout s':>12s}{'idle slots':>12s}",
+        f" {100 * record['equal']:.0f} % of rows have equal tokens"
+    )
+    rows = [
+        [name, f"{1 / form['step_s']:.2f}", f"{form['rollout_s']:.3f}", f"{100 * form['idle']:.0f} %"]
+        for name, form in record["forms"].items()
     ]
-    for name, form in record["forms"].items():
-        idle = f"{100 * form['idle']:.0f} %"
-        lines.append(f"{name:10s}{1 / form['step_s']:10.2f}{form['rollout_s']:12.3f}{idle:>12s}")
-    return "\n".join(lines)
+    return "\n".join([head, *tables.Table(["", "steps/s", "rollout s", "idle slots"], rows).lines()])

@@ -1,12 +1,14 @@
 """Settings of a run: the schema, config files, and the resolution of names in a config.
 
-=============  ============================================================================
-``schema.py``   collects the groups of settings: ``default()``, ``phase()``
-``files.py``    loads config files by name, edits configs and compares them
-``resolve.py``  checks the settings and resolves the names: ``check``, ``phases``
-``choices.py``  what a phase chooses: settings, algorithm and optimizers, also with traced numbers
-``page.py``     lists all fields: ``python -m rljax config``, configs/README.md
-=============  ============================================================================
+=================  ============================================================================
+``schema.py``       configs as users edit them: ``default()``, ``phase()``, ``module()``
+``files.py``        loads config files by name, edits configs and compares them
+``resolve.py``      checks the fields and resolves the names, in the order of its text: ``run``
+``compatible.py``   checks that algorithm, source, task and sizes of a phase fit each other
+``modules.py``      resolves the networks beside the policy
+``effects.py``      warns of what is set and has no effect
+``page.py``         lists all fields: ``python -m rljax config``, configs/README.md
+=================  ============================================================================
 """
 
 from rljax.config import files as files

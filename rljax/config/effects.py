@@ -1,7 +1,7 @@
 """Settings without effect: what a phase sets and nothing reads, or what cannot change its gradient.
 
-Pieces declare when their arguments have no effect (``transforms.idle``). A message is a warning where the user wrote
-the value, and a note where the recipe has it by default.
+Pieces declare when their arguments have no effect (``transforms.frame.idle``). A message is a warning where the user
+wrote the value, and a note where the recipe has it by default.
 """
 
 import dataclasses
@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rljax import types
-from rljax.algorithms import interpreter
+from rljax.algorithms import interpreter, seams
 from rljax.config import schema
 from rljax.language import settings
+from rljax.sampling import processors
 from rljax.training.phases import Phase
 from rljax.transforms import modules
 
@@ -31,16 +32,18 @@ _REASONS = {  # by cause that is absent: why, and what to change
 _ALWAYS_1 = ("the ratio of ratio.on_policy() is always 1.", "Set another config.seam.ratio, or remove it.")
 
 
-def of_algorithm(phase: Phase[schema.Config], plain: types.Algorithm) -> tuple[list[str], list[str]]:
-    """Return warnings and notes about pieces without effect.
+def noted(config: schema.ConfigDict, phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Return the phases of a config with their warnings and notes; what concerns the run is in the first one."""
+    out = []
+    for phase, unread in zip(phases, _of_fields(config, phases), strict=True):
+        warnings, notes = _of_algorithm(phase)
+        out.append(dataclasses.replace(phase, warnings=(*unread, *warnings), notes=tuple(notes)))
+    return tuple(out)
 
-    Args:
-      phase: the phase.
-      plain: the recipe with its default arguments and without edits of seams: what the user did not write.
 
-    Returns:
-      (warnings, notes), each a sentence.
-    """
+def _of_algorithm(phase: Phase) -> tuple[list[str], list[str]]:
+    """Return warnings and notes about pieces without effect, each a sentence."""
+    plain = seams.plain(phase.settings.algorithm)  # what the user did not write
     defaults = interpreter.needs(plain).idle
     groups: dict[tuple[bool, tuple[str, str]], list[str]] = {}
     for needs, causes in _parts(phase):
@@ -58,7 +61,7 @@ def of_algorithm(phase: Phase[schema.Config], plain: types.Algorithm) -> tuple[l
     return messages
 
 
-def _uncorrected(phase: Phase[schema.Config]) -> list[str]:
+def _uncorrected(phase: Phase) -> list[str]:
     """Return a note if rows are trained under another prompt than they were sampled under, as if they were not."""
     algorithm, needs = phase.algorithm, interpreter.needs(phase.algorithm)
     if algorithm.source.again is None or not algorithm.source.again.plain or needs.behaviour or needs.off_policy:
@@ -70,7 +73,7 @@ def _uncorrected(phase: Phase[schema.Config]) -> list[str]:
     ]
 
 
-def _parts(phase: Phase[schema.Config]) -> list[tuple[types.Needs, set[str]]]:
+def _parts(phase: Phase) -> list[tuple[types.Needs, set[str]]]:
     """Return the needs of the transforms and of each objective, with the causes that hold there."""
     parts = [(interpreter.rollout_needs(phase.algorithm), set())]
     learner, sampler, source = phase.settings.learner, phase.settings.sampler, phase.algorithm.source
@@ -79,6 +82,7 @@ def _parts(phase: Phase[schema.Config]) -> list[tuple[types.Needs, set[str]]]:
     if (
         source.off_policy
         or source.segment
+        or phase.settings.run.lag
         or source.origin != "policy"
         or (_filtered(phase) and sampler.rescore == "unfiltered")
         or (shape.dtype, shape.param_dtype, shape.decode_weights) != ("float32", "float32", "float")
@@ -99,17 +103,16 @@ def _parts(phase: Phase[schema.Config]) -> list[tuple[types.Needs, set[str]]]:
     return parts
 
 
-def _filtered(phase: Phase[schema.Config]) -> bool:
-    sampler = phase.settings.sampler
-    return bool(sampler.top_k or sampler.top_p < 1 or sampler.min_p)
+def _filtered(phase: Phase) -> bool:
+    return bool(processors.active(phase.settings.sampler))
 
 
-def _holds(cause: str, causes: set[str], phase: Phase[schema.Config]) -> bool:
+def _holds(cause: str, causes: set[str], phase: Phase) -> bool:
     number, _, unit = cause.partition(" ")
     return phase.task.completion_length > int(number) if unit == "tokens" else cause in causes
 
 
-def _reason(until: Sequence[str], needs: types.Needs, phase: Phase[schema.Config]) -> tuple[str, str]:
+def _reason(until: Sequence[str], needs: types.Needs, phase: Phase) -> tuple[str, str]:
     if until and "=" in until[0]:
         return f"it is read only with {until[0]}.", "Remove it."
     if until and until[0].endswith(" tokens"):
@@ -123,7 +126,7 @@ class _Read:
     """When settings are read, and what to say where they are not."""
 
     fields: tuple[str, ...]  # names, or the beginning of names up to a dot
-    by: Callable[[Phase[schema.Config]], Any]
+    by: Callable[[Phase], Any]
     why: str
 
 
@@ -139,9 +142,16 @@ _READ = (
         lambda p: p.start.evaluate,
         "no phase names an evaluation (config.phase.NAME.evaluate)",
     ),
+    _Read(
+        ("run.lag", "mesh.rollout"),
+        lambda p: p.algorithm.source.origin == "policy",
+        "no phase samples rows: they are demonstrations, or stored",
+    ),
     _Read(("log.rollouts",), lambda p: p.settings.log.rollout_rows, "config.log.rollout_rows is 0"),
     _Read(("log.rollout_rows",), lambda p: p.settings.log.rollouts, "config.log.rollouts is 0"),
-    _Read(("sampler.rescore",), _filtered, "the sampler keeps the whole vocabulary (no top_k, top_p or min_p)"),
+    _Read(
+        ("sampler.rescore",), _filtered, f"the sampler keeps the whole vocabulary (no {', '.join(processors.FILTERS)})"
+    ),
     _Read(
         ("learner.epochs",),
         lambda p: any(o.epochs is None for o in p.algorithm.objectives),
@@ -155,15 +165,10 @@ _READ = (
 )
 
 
-def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
+def _of_fields(config: schema.ConfigDict, phases: Sequence[Phase]) -> list[list[str]]:
     """Return for each phase the warnings about fields that it, or the run, sets and nothing reads.
 
-    Args:
-      config: the config; a field is set if it differs from its default, or if a phase sets it.
-      phases: its phases, resolved.
-
-    Returns:
-      A list for each phase; what concerns the run is in the first one.
+    A field is set if it differs from its default, or if a phase sets it.
     """
     references = _references(phases)
     warnings = [[*_of_phase(p), *_alike(p, phases[:n]), *references[n]] for n, p in enumerate(phases)]
@@ -188,7 +193,7 @@ def of_fields(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]])
     return warnings
 
 
-def _of_phase(phase: Phase[schema.Config]) -> list[str]:
+def _of_phase(phase: Phase) -> list[str]:
     where, start, needs = f"config.phase.{phase.name}", phase.start, interpreter.needs(phase.algorithm)
     lines = []
     if start.reference == "keep" and not modules.reads_reference(needs):
@@ -205,7 +210,7 @@ def _of_phase(phase: Phase[schema.Config]) -> list[str]:
     return lines
 
 
-def _references(phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
+def _references(phases: Sequence[Phase]) -> list[list[str]]:
     """Return for each phase the warnings about modules that it measures from another reference than they learned from.
 
     The reference of a phase is the policy at its start, that is after so many phases which train the policy, or that of
@@ -235,7 +240,7 @@ def _references(phases: Sequence[Phase[schema.Config]]) -> list[list[str]]:
     return warnings
 
 
-def _alike(phase: Phase[schema.Config], earlier: Sequence[Phase[schema.Config]]) -> list[str]:
+def _alike(phase: Phase, earlier: Sequence[Phase]) -> list[str]:
     """Return a warning for each module that starts equal to another and is trained equally, so that both stay equal."""
     kinds: dict[str, list[str]] = {}
     for name, kind in _training(phase).items():
@@ -251,7 +256,7 @@ def _alike(phase: Phase[schema.Config], earlier: Sequence[Phase[schema.Config]])
     ]
 
 
-def _training(phase: Phase[schema.Config]) -> dict[str, list[Any]]:
+def _training(phase: Phase) -> dict[str, list[Any]]:
     """Return how a phase trains each module: the pieces and gradient steps of its objectives."""
     of: dict[str, list[Any]] = {}
     for o in phase.algorithm.objectives:

@@ -56,8 +56,8 @@ def override(config: schema.ConfigDict, field: str, value: Any) -> None:
         override(config, text, parse.with_argument(target, argument, value, f"config.{text}"))
         return
     head, _, last = field.rpartition(".")
-    target = _group(config, head, field)
     check(config, field)
+    target = _group(config, head, field)
     try:
         target[last] = value
     except TypeError:
@@ -78,6 +78,10 @@ def call(config: schema.ConfigDict, field: str) -> str:
 
 def check(config: schema.ConfigDict, field: str) -> None:
     """Raise ValueError unless a config has a field, such as "phase.main.batch.prompts"."""
+    if field.startswith("phases."):  # the phases themselves are in config.phase
+        phase = field.replace("phases", "phase", 1)
+        check(config, phase)
+        raise ValueError(f"config.{field}: unknown field. Did you mean config.{phase}?")
     head, _, last = field.rpartition(".")
     target, path = _group(config, head, field), tuple(field.split("."))
     if path[0] == "phase" and len(path) > 2 and isinstance(target, schema.ConfigDict):
@@ -125,7 +129,7 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
     """Return the config of the dictionary that ``json.loads(dumps(config))`` returns; missing fields have defaults.
 
     Args:
-      fields: the dictionary; it may have been edited or written by another version.
+      fields: the dictionary; it may have been edited.
       where: its name in error messages.
 
     Returns:
@@ -145,13 +149,10 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
     modules = stored.pop("module", {}) if isinstance(stored, dict) else {}
     if not isinstance(phases, dict) or not all(isinstance(phase, dict) for phase in phases.values()):
         raise ValueError(f"{where}: must be a group of fields, with a group of phases in {where}.phase.")
-    for name, rename in _RENAMED.items():
-        if isinstance(stored.get(name), dict):
-            stored[name] = rename(stored[name])
     settings.verify(schema.Config, stored, where)
     config = schema.default()
     try:
-        config.phase = {name: schema.phase(**_renamed(phase)) for name, phase in phases.items()}
+        config.phase = {name: schema.phase(**phase) for name, phase in phases.items()}
     except TypeError as error:
         raise ValueError(f"{where}.phase: {messages.printable(error)}") from error
     if not isinstance(modules, dict) or not all(isinstance(module, dict) for module in modules.values()):
@@ -165,22 +166,6 @@ def from_dict(fields: dict[str, Any], where: str = "config") -> schema.ConfigDic
         else:
             config[key] = value
     return config
-
-
-def _renamed(phase: dict[str, Any]) -> dict[str, Any]:
-    """Rename fields of earlier versions: a phase had prompts and samples, and 0 and "" were the run's value."""
-    batch = {n: phase.pop(n) for n in ("prompts", "samples") if n in phase}
-    sizes = {n: v for n, v in batch.items() if v}
-    phase = {n: v for n, v in phase.items() if v != "" or n == "evaluate"}
-    return {**phase, "batch": {**phase.get("batch", {}), **sizes}} if sizes else phase
-
-
-_BIAS: dict[bool, tuple[str, ...]] = {False: (), True: ("query", "key", "value")}  # it was a flag
-_RENAMED = {
-    "sampler": lambda group: {{"block": "cache_block"}.get(n, n): v for n, v in group.items()},
-    "learner": lambda group: {n: v for n, v in group.items() if (n, v) != ("shared_critic", 0.0)},  # now of a module
-    "model": lambda group: group | ({"bias": _BIAS[group["bias"]]} if isinstance(group.get("bias"), bool) else {}),
-}
 
 
 def dumps(config: schema.ConfigDict, indent: int | None = None) -> str:

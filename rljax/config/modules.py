@@ -7,34 +7,16 @@ from typing import Any
 from rljax import types
 from rljax.config import schema
 from rljax.language import messages, parse, settings
-from rljax.models.checkpoints import families, weights
 from rljax.models.config import READING, Module, ModuleConfig
 from rljax.training.phases import Phase
 from rljax.transforms import modules
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(ModuleConfig))
+_WHOLE = {name for name, row in types.SCORES.items() if "T" not in row.shape}  # scores of a row, not of its tokens
 _ALWAYS = ("value", "reward")  # names that a config has without being told
-_RUN = ("vocabulary", "output", "bins")  # fields of an architecture that the tokenizer and the pieces decide
 
 
-def complete(config: schema.ConfigDict) -> None:
-    """Write the shape of each module that starts from a folder into the config, in place.
-
-    Raises:
-      ValueError: a folder has no config.json, or its model family is unknown.
-    """
-    for name, module in config.module.items():
-        folder = module.get("weights", "")
-        if folder in ("", "random"):
-            continue
-        try:
-            read = families.read(weights.config(folder))
-        except ValueError as error:
-            raise ValueError(f"config.module.{name}.weights={folder!r}: {error}") from None
-        module.update({field: value for field, value in read.items() if field not in _RUN})
-
-
-def resolve(config: schema.ConfigDict, phases: Sequence[Phase[schema.Config]]) -> dict[str, Module]:
+def resolve(config: schema.ConfigDict, phases: Sequence[Phase]) -> dict[str, Module]:
     """Return the modules of a config by name, without the policy; one that a phase trains needs no settings.
 
     Raises:
@@ -71,7 +53,7 @@ def _resolve(
             nearest = parse.nearest(other, ("policy", *config.module))
             raise ValueError(f"{where}.{key}={messages.shown(other)}: no such module.{nearest}")
     if field != "like" and given:
-        raise ValueError(f"{where}.{next(iter(given))}: its network is that of {field}={base!r}. Remove it.")
+        raise ValueError(f"{where}.{next(iter(given))}: its network is the network of {field}={base!r}. Remove it.")
     if fields.trunk and _field(config, fields.trunk, "trunk"):
         raise ValueError(
             f"{where}.trunk={fields.trunk!r}: it is a head itself, on the trunk of "
@@ -94,7 +76,7 @@ def _resolve(
     return changes
 
 
-def outputs(phases: Sequence[Phase[schema.Config]], module: str) -> frozenset[str]:
+def outputs(phases: Sequence[Phase], module: str) -> frozenset[str]:
     """Return what the algorithms of all phases use of a module's network: "logits", "scalar", or both."""
     return frozenset({"logits"}) if module == "policy" else frozenset().union(*(p.heads(module) for p in phases))
 
@@ -104,7 +86,7 @@ def _field(config: schema.ConfigDict, module: str, field: str) -> str:
     return "" if module == "policy" else config.module[module].get(field, "")
 
 
-def bins(phases: Sequence[Phase[schema.Config]], module: str) -> tuple[float, float, int] | None:
+def bins(phases: Sequence[Phase], module: str) -> tuple[float, float, int] | None:
     """Return the bins of a module's values: first center, last center, number; None: its values are plain numbers.
 
     Raises:
@@ -120,7 +102,7 @@ def bins(phases: Sequence[Phase[schema.Config]], module: str) -> tuple[float, fl
     return next(iter(named), None)
 
 
-def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module]) -> None:
+def _check(phases: Sequence[Phase], resolved: Mapping[str, Module]) -> None:
     """Check that modules are used, that those in use are known, their networks and their trunks."""
     phases = [dataclasses.replace(phase, module=resolved) for phase in phases]
     for phase in phases:
@@ -149,7 +131,7 @@ def _check(phases: Sequence[Phase[schema.Config]], resolved: Mapping[str, Module
         _check_start(name, phases)
 
 
-def _check_readings(phase: Phase[schema.Config]) -> None:
+def _check_readings(phase: Phase) -> None:
     """Check that what a phase uses of a module fits what the module reads in place of the rows."""
     spec = phase.algorithm.spec
     for name in phase.modules[1:]:
@@ -165,14 +147,14 @@ def _check_readings(phase: Phase[schema.Config]) -> None:
                 f"{where}.after={messages.shown(reading.after)}: phase {phase.name!r} reads the log-probs of the "
                 f"solution behind each row, {spec}. Write {{solution}} into it."
             )
-        if reading.cut and (cut := sorted(used - {"reward", "after_logp", "after_mask"})):
+        if reading.cut and (cut := sorted(used - _WHOLE)):
             raise ValueError(
                 f"{where}.cut={messages.shown(reading.cut)}: phase {phase.name!r} uses its {cut[0]} at every token, "
                 f"{spec}, and it reads none behind the text. Remove it."
             )
 
 
-def _check_start(name: str, phases: Sequence[Phase[schema.Config]]) -> None:
+def _check_start(name: str, phases: Sequence[Phase]) -> None:
     """Check that words are read, and that no head is read before it is trained: it starts at 0."""
     fields, using = phases[0].of(name), [p for p in phases if name in p.modules]
     words = phases[0].reading(name).words
@@ -186,7 +168,7 @@ def _check_start(name: str, phases: Sequence[Phase[schema.Config]]) -> None:
         )
 
 
-def _check_followers(phases: Sequence[Phase[schema.Config]]) -> None:
+def _check_followers(phases: Sequence[Phase]) -> None:
     """Check that what is followed is trained, that followers are not, and that both have the outputs that are read."""
     trained = {name: phase for phase in phases for name in phase.trained}
     for name in dict.fromkeys(name for phase in phases for name in phase.modules):
@@ -203,7 +185,7 @@ def _check_followers(phases: Sequence[Phase[schema.Config]]) -> None:
             raise ValueError(f"{where}: the phases read {read} of {name!r}, and {source!r} has none.")
 
 
-def _check_trunks(phase: Phase[schema.Config]) -> None:
+def _check_trunks(phase: Phase) -> None:
     """Check that a phase uses heads as heads, and that a head and its trunk can take the same gradient steps."""
     objectives, spec = phase.algorithm.objectives, phase.algorithm.spec
     for name in phase.modules:

@@ -126,7 +126,7 @@ config.algorithm = "gkd(('teacher',), 'reverse_kl')"
 ```
 
 A critic is trained by recipes that read values, such as `ppo()`, and alone by a phase of `critic_warmup()`, which
-leaves the policy as it is. It starts from the policy's parameters, or from those of the module that
+leaves the policy as it is. It starts from the policy's parameters, or from the parameters of the module that
 `config.module.value.like` names, such as a reward model. Its objective may have other epochs and another optimizer than
 the policy's: `ppo(critic_epochs=2, critic_optimizer='adamw(learning_rate=1e-3)')`. With `value_range=(-0.25, 1.25)` its
 value is the mean of a distribution over bins in that range (`value_histogram`), and its head has one logit for each
@@ -163,7 +163,7 @@ config.module.value_2_target = rljax.module(follows="value_2", rate=0.005)
 
 
 def _fields() -> list[settings.Field]:
-    """Return all fields of a config; those of phases begin with "phase.NAME", those of modules with "module.NAME"."""
+    """Return all fields of a config; fields of phases begin with "phase.NAME", fields of modules with "module.NAME"."""
     phase = [settings.Field(("phase", "NAME", *f.path), *_rest(f)) for f in settings.fields(PhaseConfig)]
     module = [settings.Field(("module", "NAME", *f.path), *_rest(f)) for f in settings.fields(ModuleConfig)]
     return [*settings.fields(schema.Config), *phase, *module]

@@ -1,29 +1,119 @@
-"""Check the settings of a config and resolve its names.
+"""Resolve a config: check its fields, find what its names mean, and check that the parts of each phase fit.
 
-``check(config)`` returns the settings as a typed ``schema.Config``; ``phases(config)`` returns the phases with task,
-algorithm and optimizers. Both check everything that needs no device; an error names the field, its value and what is
-allowed.
+``run(config)`` returns the result, a ``Resolved``. It does everything that needs no device, once and in this order:
+
+1. ``complete``   the shapes of networks that start from a folder, from its config.json;
+2. ``check``      every field of the run: type and range, and the names of sinks;
+3. ``_phase``     of each phase: its settings, its algorithm with edited seams, its task, its optimizers, and whether
+                  these fit each other (``compatible``);
+4. ``profiles``   the steps to trace;
+5. ``modules``    the networks beside the policy, and whether the phases use them as what they are;
+6. ``effects``    warnings of what is set and has no effect.
+
+An error names the field, its value and what is allowed.
 """
 
 import dataclasses
-from typing import Literal
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from rljax import environments, models, types
-from rljax.algorithms import inputs, interpreter, seams
-from rljax.config import choices, effects, modules, schema, sources, stored
-from rljax.environments import worlds
-from rljax.environments.worlds import supplies
+import optax
+
+from rljax import environments, types
+from rljax.algorithms import seams
+from rljax.algorithms.config import SeamConfig
+from rljax.config import compatible, effects, files, modules, schema
+from rljax.data import stored_groups
 from rljax.environments.worlds.host import limited
-from rljax.host import profiles
-from rljax.language import limits, messages, parse, reached, settings
+from rljax.host import profiles, sinks
+from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
-from rljax.models.config import ModelConfig
-from rljax.run import sinks
 from rljax.training.config import PhaseConfig
-from rljax.training.phases import Phase
-from rljax.transforms.source import files
+from rljax.training.learning import optimizers
+from rljax.training.phases import Phase as Phase
+from rljax.transforms.source import files as stored_files
 
-# --- settings ----------------------------------------------------------------------------------
+SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
+_GROUPS = ("phase", "module")  # groups by name, beside the settings of the run
+_OF_POLICY = ("vocabulary", "output", "bins")  # of a module, the tokenizer and the pieces decide these
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A config, checked, with its names resolved."""
+
+    config: schema.ConfigDict  # a copy, which later changes of the argument do not affect
+    settings: schema.Config  # of the run, without the changes of its phases
+    phases: tuple[Phase, ...]
+    named: frozenset[str]  # modules of the dotted paths in the config
+
+    @functools.cached_property
+    def code(self) -> dict[str, str]:
+        """Digests of the modules outside rljax that the config reaches and of its files of stored rows, by file.
+
+        ValueError if a file of stored rows cannot be read. See ``language.reached``.
+        """
+        stored = [p for p in self.phases if isinstance(s := p.algorithm.source, stored_files.Stored) and s.fixed]
+        return reached.digests(self.named) | {p.algorithm.source.file: digest(p) for p in stored}
+
+
+def run(config: schema.ConfigDict, trains: bool = True) -> Resolved:
+    """Resolve the config of a run; see the module for what is checked.
+
+    Args:
+      config: of the run.
+      trains: whether the run trains; else algorithm, task and sizes need not be compatible.
+
+    Raises:
+      ValueError: an invalid field; the message names the field, its value and what is allowed.
+    """
+    built: list[Phase] = []
+    tasks: dict[str, environments.Task] = {}  # created once, since a task may read files
+    with reached.recording() as named:
+        config = complete(config)
+        checked = check(config)
+        if not checked.phases:
+            raise ValueError("config.phases=(): must name at least one phase.")
+        for name in checked.phases:
+            if name not in config.phase:
+                raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
+            built.append(_phase(config, name, built[-1].last if built else 0, tasks, trains))
+    profiles.steps(checked.profile, built[-1].last)
+    _check_seams(config, checked)
+    beside = modules.resolve(config, built)
+    built = [dataclasses.replace(phase, module=beside) for phase in built]
+    return Resolved(config, checked, effects.noted(config, built), frozenset(named))
+
+
+def phases(config: schema.ConfigDict, trains: bool = True) -> tuple[Phase, ...]:
+    """Return the phases of ``run(config, trains)``."""
+    return run(config, trains).phases
+
+
+# --- the run -----------------------------------------------------------------------------------
+
+
+def complete(config: schema.ConfigDict) -> schema.ConfigDict:
+    """Return a copy of a config; where ``weights`` names a folder, the shape is read from the config.json there.
+
+    Raises:
+      ValueError: a folder has no config.json, or its model family is unknown.
+    """
+    config = config.copy_and_resolve_references()
+    beside = {f"config.module.{name}": module for name, module in config.module.items()}
+    for where, network in {"config.model": config.model, **beside}.items():
+        folder = network.get("weights") if hasattr(network, "get") else None
+        if not isinstance(folder, str) or folder in (("", "random") if where in beside else ("",)):
+            continue
+        if network.get("trunk"):
+            continue  # a head has its trunk's shape, and starts from no folder
+        try:
+            shape = families.read(weights.config(folder))
+        except ValueError as error:
+            raise ValueError(f"{where}.weights={folder!r}: {error}") from None
+        network.update({field: x for field, x in shape.items() if where not in beside or field not in _OF_POLICY})
+    return config
 
 
 def check(config: schema.ConfigDict) -> schema.Config:
@@ -32,100 +122,26 @@ def check(config: schema.ConfigDict) -> schema.Config:
     Raises:
       ValueError: an unknown field, or a value of another type or out of range.
     """
-    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in choices.OTHER})
+    built = settings.build(schema.Config, {name: value for name, value in config.items() if name not in _GROUPS})
     if "" in built.sampler.stop:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     sinks.build(built.log.sinks, "config.log.sinks")
     return built
 
 
-def complete(config: schema.ConfigDict) -> schema.ConfigDict:
-    """Return a copy of a config; where ``weights`` names a folder, the shape is read from the config.json there.
-
-    Raises:
-      ValueError: the folder has no config.json, or its model family is unknown.
-    """
-    config = config.copy_and_resolve_references()
-    if config.model.weights:
-        try:
-            config.model.update(families.read(weights.config(config.model.weights)))
-        except ValueError as error:
-            raise ValueError(f"config.model.weights={config.model.weights!r}: {error}") from None
-    modules.complete(config)
-    return config
-
-
-def architecture(
-    model: ModelConfig, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits"
-) -> models.Architecture:
-    """Return the model's architecture for a tokenizer.
-
-    Args:
-      model: the settings of the model.
-      vocabulary: number of ids of the tokenizer.
-      output: outputs of the network.
-
-    Returns:
-      The architecture; its vocabulary is that of the settings, or the tokenizer's if the setting is 0.
-
-    Raises:
-      ValueError: the model's vocabulary is smaller than the tokenizer's.
-    """
-    size = model.architecture.vocabulary
-    if 0 < size < vocabulary:
-        raise ValueError(
-            f"config.model.vocabulary={size} (weights {model.weights!r}): must be at least "
-            f"{vocabulary}, the number of ids of the tokenizer."
-        )
-    return dataclasses.replace(model.architecture, vocabulary=size or vocabulary, output=output)
-
-
-# --- phases ------------------------------------------------------------------------------------
-
-
-def phases(config: schema.ConfigDict, trains: bool = True) -> tuple[Phase[schema.Config], ...]:
-    """Return the phases of a run, with names resolved and values checked.
-
-    Args:
-      config: of the run.
-      trains: whether the phases will train; else algorithm, task and sizes need not be compatible.
-
-    Raises:
-      ValueError: an invalid field; the message names the field, its value and what is allowed.
-    """
-    run = check(config)
-    if not run.phases:
-        raise ValueError("config.phases=(): must name at least one phase.")
-    built: list[Phase[schema.Config]] = []
-    tasks: dict[str, environments.Task] = {}  # created once, since a task may read files
-    for name in run.phases:
-        if name not in config.phase:
-            raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
-        built.append(_phase(config, name, built[-1].last if built else 0, tasks, trains))
-    module = modules.resolve(config, built)
-    _check_seams(config, run)
-    profiles.steps(run.profile, built[-1].last)
-    built = [dataclasses.replace(phase, module=module) for phase in built]
-    unread = effects.of_fields(config, built)
-    return tuple(
-        dataclasses.replace(phase, warnings=(*lines, *phase.warnings))
-        for phase, lines in zip(built, unread, strict=True)
-    )
-
-
-def code(config: schema.ConfigDict) -> dict[str, str]:
-    """Return digests of the modules outside rljax that a config reaches and of its files of stored rows.
-
-    See ``reached``. Raises as ``phases``, and ValueError if a file of stored rows cannot be read.
-    """
-    with reached.recording() as modules:
-        resolved = phases(config)
-    return reached.digests(modules) | stored.digests(resolved)
+def digest(phase: Phase) -> str:
+    """Return the digest of the files that the source of a phase names; ValueError if they cannot be read."""
+    source = phase.algorithm.source
+    assert isinstance(source, stored_files.Stored)
+    try:
+        return stored_groups.digest(source.file)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 
 
 def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
     """Raise ValueError if a seam of the run is set and no phase uses it."""
-    for seam in choices.SEAMS:
+    for seam in SEAMS:
         users = [n for n in run.phases if not config.phase[n].algorithm and config.phase[n].seam[seam] is None]
         if getattr(run.seam, seam) and not users:
             raise ValueError(
@@ -141,38 +157,26 @@ def played(config: schema.ConfigDict, task: str) -> schema.ConfigDict:
     """
     config = config.copy_and_resolve_references()
     config.task, config.algorithm, config.module = task, "reinforce()", type(config)()
-    config.seam.update(dict.fromkeys(choices.SEAMS, ""))
+    config.seam.update(dict.fromkeys(SEAMS, ""))
     for phase in config.phase.values():
         phase.task, phase.algorithm, phase.optimizer = None, None, PhaseConfig.optimizer
-        phase.seam.update(dict.fromkeys(choices.SEAMS))
+        phase.seam.update(dict.fromkeys(SEAMS))
     return config
+
+
+# --- a phase -----------------------------------------------------------------------------------
 
 
 def _phase(
     config: schema.ConfigDict, name: str, first: int, tasks: dict[str, environments.Task], trains: bool
-) -> Phase[schema.Config]:
-    start, changes, chosen = choices.settings_of(config, name)
-    algorithm = choices.algorithm(chosen, name, changes)
-    chosen = stored.grouped(chosen, algorithm, changes, name)
-    field = f"config.phase.{name}"
+) -> Phase:
+    """Return a phase that begins after update ``first``; its task is added to ``tasks`` if it is not there."""
+    start, changes, chosen = _settings(config, name)
+    algorithm = _algorithm(chosen, name, changes)
+    chosen = _grouped(chosen, algorithm, changes, name)
     if chosen.task not in tasks:
-        where = f"{field}.task" if "task" in changes else "config.task"
-        with limited.within(chosen.verifier):
-            tasks[chosen.task] = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
-        if not hasattr(tasks[chosen.task], "host"):
-            raise ValueError(
-                f"{where}={messages.shown(chosen.task)}: did not return a task"
-                + (
-                    "; rules of characters go into worlds.text.TextWorld."
-                    if hasattr(tasks[chosen.task], "alphabet")
-                    else "."
-                )
-            )
-    task = tasks[chosen.task]
-    _check_timeout(chosen, task, name)
-    if trains:
-        _check_phase(chosen, algorithm, task, name)
-
+        where = f"config.phase.{name}.task" if "task" in changes else "config.task"
+        tasks[chosen.task] = _task(chosen, where)
     phase = Phase(
         name=name,
         first=first,
@@ -180,178 +184,142 @@ def _phase(
         start=start,
         settings=chosen,
         algorithm=algorithm,
-        optimizers=choices.optimizers_of(algorithm, start, chosen, name),
-        task=task,
+        optimizers=_optimizers(algorithm, start, chosen, name),
+        task=tasks[chosen.task],
     )
-    warnings, notes = effects.of_algorithm(phase, seams.plain(chosen.algorithm))
-    return dataclasses.replace(phase, warnings=tuple(warnings), notes=tuple(notes))
+    compatible.check(phase, trains)
+    return phase
 
 
-# --- checks ------------------------------------------------------------------------------------
+def _task(chosen: schema.Config, where: str) -> environments.Task:
+    """Return the task that settings name; ``where`` is the field in errors."""
+    with limited.within(chosen.verifier):
+        task = parse.one(chosen.task, parse.Registry("task", environments.TASKS), where)
+    if not hasattr(task, "host"):
+        rules = "; rules of characters go into worlds.text.TextWorld" if hasattr(task, "alphabet") else ""
+        raise ValueError(f"{where}={messages.shown(chosen.task)}: did not return a task{rules}.")
+    return task
 
 
-def _check_phase(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that algorithm, task and sizes of a phase are compatible."""
-    prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
-    if (rows := prompts * samples * source.oversample * supplies.rows_of_episode(task)) > limits.ROWS:
-        raise ValueError(
-            f"config.batch.prompts={prompts}, config.batch.samples={samples} (phase {name!r}): a step has {rows:,} "
-            f"rows, of at most {limits.ROWS:,}."
-        )
-    drawn, chunks = prompts * source.oversample, chosen.verifier.chunks
-    if environments.scored_on_host(task) and source.origin == "policy" and drawn % chunks:
-        raise ValueError(
-            f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
-        )
-    _inputs(algorithm, task, name)
-    sources.check(chosen, algorithm, task, name)
-    _world(chosen, algorithm, task, name)
-    if samples <= source.demonstrated:
-        raise ValueError(
-            f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
-        )
-    if interpreter.needs(algorithm).siblings and samples < 2:
-        raise ValueError(
-            f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
-            "needs at least 2 samples of each prompt."
-        )
-    if source.origin == "policy" and chosen.sampler.temperature <= 0:
-        raise ValueError(
-            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): must be above 0 in training."
-        )
-    _check_rounding(chosen)
-    _check_split(chosen, algorithm, task, name)
+def _settings(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any], schema.Config]:
+    """Return the fields of a phase alone, the fields of the run that it overrides, and the run's settings in it."""
+    start, changes = _changes(config, name)
+    run = {n: v for n, v in config.items() if n not in _GROUPS}
+    if "algorithm" in changes:
+        run["seam"] = {}  # the seams of the run edit the algorithm of the run
+    return start, changes, settings.build(schema.Config, _merged(run, changes))
 
 
-def _check_timeout(chosen: schema.Config, task: environments.Task, name: str) -> None:
-    """Check that the time limit of workers is above the limits of the task itself."""
-    what, longest = _longest(task)
-    if chosen.verifier.timeout <= longest:
-        raise ValueError(
-            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {longest:g}, the"
-            f" seconds that {what}."
-        )
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a phase sets, those that are not None, without empty groups."""
+    out = {}
+    for name, value in values.items():
+        value = _set(value) if hasattr(value, "items") else value
+        if value is not None and value != {}:
+            out[name] = value
+    return out
 
 
-def _longest(task: environments.Task) -> tuple[str, float]:
-    """Return the seconds that workers may need for a row or a turn by limits of the task itself, and what they are."""
-    if worlds.on_host(task):
-        return f"a turn of {task.name!r} may take by its own limits", task.longest
-    if environments.scored_on_host(task):
-        return f"the reward function of {task.name!r} allows itself", getattr(task.reward, "longest", 0.0)
-    return "", 0.0
+def _merged(run: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values with some values replaced."""
+    out = dict(run.items())
+    for name, value in changes.items():
+        out[name] = _merged(out[name], value) if isinstance(value, dict) else value
+    return out
 
 
-def _inputs(algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that task and source supply the arrays that the algorithm reads."""
-    where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
-    stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
-    if stored_rows is not None and worlds.in_turns(task):
-        raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and task {task.name!r} is a world.")
-    supplied = supplies.supplies(task) if stored_rows is None else frozenset()
-    reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
-    parts = task.parts if stored_rows is None else stored_rows.parts
-    missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
-    if missing:
-        raise ValueError(f"{where} reads parts[{missing[0]!r}]; {reporter} reports {', '.join(parts) or 'none'}.")
-    if unsupplied:
-        given = f" supplies {', '.join(sorted(supplied))}" if supplied else " supplies none of what worlds do"
-        raise ValueError(
-            f"{where} reads {', '.join(unsupplied)}, which neither its source nor task {task.name!r} supplies; the task"
-            f"{given}. rljax.objective accepts them as arrays."
-        )
-    if interpreter.needs(algorithm).siblings and not supplies.shared(task):
-        raise ValueError(
-            f"{where} compares the samples of a prompt, and each sample of {task.name!r} begins another problem. Use "
-            "an algorithm without a group baseline."
-        )
-    if algorithm.source.segment and task.host:
-        raise ValueError(
-            f"{where}: {algorithm.source.spec} carries rows over inside the program, and task {task.name!r} is scored "
-            "on the host, or played there. Use another config.seam.source, or a task that runs on devices."
-        )
+def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[str, Any]]:
+    """Return the fields of the phase alone, and the fields of the run that it overrides."""
+    where = f"config.phase.{name}"
+    schema.check_phase(config.phase[name], schema.phase(), where)
+    changes = _set(config.phase[name])
+    for field in ("task", "algorithm"):
+        if not changes.get(field, True):
+            del changes[field]  # "" means the run's value
+    start = {f.name: changes.pop(f.name) for f in dataclasses.fields(PhaseConfig) if f.name in changes}
+    settings.verify(schema.Config, changes, where)
+    return settings.build(PhaseConfig, start, where), changes
 
 
-def _world(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that players, source and sampler can run the task if it is a world, and that a task has no players."""
-    players, source, end = chosen.world.players, algorithm.source, f"task {task.name!r}"
-    alone = not worlds.in_turns(task) or task.seats == 1
-    if "policy" not in players or (alone and len(players) > 1):
-        allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
-        raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
-    if "snapshot" in players and inputs.PRECEDENT in interpreter.needs(algorithm).extra:
-        raise ValueError(
-            f"config.world.players={players} (phase {name!r}): expected 'policy' alone, as the snapshot is the policy "
-            f"one step earlier, which {algorithm.spec} reads."
-        )
-    if chosen.sampler.compact and worlds.on_host(task):
-        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
-    if not worlds.in_turns(task):
-        return
-    if source.demonstrated or source.head is not None:
-        what = "mixes" if source.demonstrated else "continues"
-        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} {what} completions, and {end} is a world.")
-    if source.segment and (task.seats > 1 or task.rows == "chapters"):
-        raise ValueError(f"config.algorithm (phase {name!r}): {source.spec} needs one-seat conversations, not {end}.")
-    if chosen.sampler.compact and task.seats > 1:
-        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
+def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:
+    """Return the algorithm of a phase, its seams edited."""
+    field = f"config.phase.{name}" if "algorithm" in changes else "config"
+    built = seams.algorithm(chosen.algorithm, f"{field}.algorithm")
+    for seam in SEAMS:
+        where = f"config.phase.{name}.seam" if seam in changes.get("seam", {}) else "config.seam"
+        if getattr(chosen.seam, seam):
+            edits = {**dict.fromkeys(SEAMS, ""), seam: getattr(chosen.seam, seam)}
+            built = seams.edited(built, edits, f"{where}.")
+    return built
 
 
-_WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}
+def _optimizers(
+    built: types.Algorithm, start: PhaseConfig, chosen: schema.Config, name: str
+) -> tuple[optax.GradientTransformation, ...]:
+    """Return the optimizer of each objective of a phase."""
+    field, given = f"config.phase.{name}.optimizer", {"clip_norm": chosen.learner.clip_norm, "warmup": start.warmup}
+    return tuple(optimizers.named(o.optimizer or start.optimizer, field, **given) for o in built.objectives)
 
 
-def _check_split(chosen: schema.Config, algorithm: types.Algorithm, task: environments.Task, name: str) -> None:
-    """Check that rows divide into minibatches and micro-batches without splitting what must stay whole.
+def traced(config: schema.ConfigDict, phase: Phase, values: Mapping[str, Any]) -> Phase:
+    """Return a phase with traced numbers in place of some of its own.
 
-    The pieces that run on a minibatch count the rows of an episode together, so no minibatch splits an episode.
+    Args:
+      config: the config of the phase.
+      phase: from ``run``.
+      values: scalars by field: arguments of calls in the algorithm, its seams or the optimizer, and settings.
+
+    Returns:
+      The phase, with algorithm, optimizers and settings of these numbers.
+
+    Raises:
+      Exception: Python reads a number, so it must be known when the program is traced.
     """
-    prompts, samples, learner = chosen.batch.prompts, chosen.batch.samples, chosen.learner
-    each = supplies.rows_of_episode(task)
-    units = {"row": 1, "episode": each, "group": samples * each}
-    rows = f"{prompts} prompts * {samples} samples" + (f" * {each} rows of an episode" if each > 1 else "")
-    for o in algorithm.objectives:
-        whole = interpreter.objective_needs(o).whole
-        minibatches = o.minibatches or learner.minibatches
-        pieces = minibatches * learner.microbatches
-        if interpreter.needs(algorithm).siblings and prompts % minibatches:
-            raise ValueError(
-                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
-            )
-        _check_lanes(chosen, algorithm, o, name)
-        if (prompts * samples) % minibatches and each > 1:
-            raise ValueError(
-                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide {prompts} prompts * {samples} "
-                f"samples, since the {each} rows of an episode stay together."
-            )
-        if (prompts * samples * each) % (pieces * units[whole]):
-            raise ValueError(
-                f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
-                f"{rows}" + (f" without splitting {_WHOLE[whole]}." if units[whole] > 1 else ".")
-            )
-
-
-def _check_lanes(chosen: schema.Config, algorithm: types.Algorithm, o: types.Objective, name: str) -> None:
-    """Check that algorithm, source and attention support packed rows."""
-    lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
-    if not lanes or algorithm.source.origin == "demonstrations":
-        return
-    where = f"config.learner.lanes={lanes} (phase {name!r})"
-    if not chosen.learner.share_prompt or lanes > samples:
-        raise ValueError(f"{where}: needs learner.share_prompt=True, and must be at most batch.samples={samples}.")
-    if whole != "row":
-        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} in one micro-batch. Set it to 0.")
-    if chosen.model.architecture.attention == "splash":
-        raise ValueError(
-            f"{where}: splash attention supports no packed rows. Set it to 0 or set another model.attention."
+    config, chosen, named = config.copy_and_resolve_references(), phase.settings, {}
+    changes = _changes(config, phase.name)[1]
+    for number, (field, value) in enumerate(values.items()):
+        path = field.split(".")
+        of_phase = path[0] == "phase"
+        if files.call(config, field) != field:
+            named[f"traced_{number}"] = value
+            files.override(config, field, parse.Name(f"traced_{number}"))
+        elif of_phase and path[1] == phase.name:
+            chosen = _with(chosen, path[2:], value)
+        elif not of_phase and not _has(changes, path):
+            chosen = _with(chosen, path, value)
+    with parse.naming(named):
+        start, changes, written = _settings(config, phase.name)
+        built = _algorithm(written, phase.name, changes)
+        return dataclasses.replace(
+            phase, settings=chosen, algorithm=built, optimizers=_optimizers(built, start, chosen, phase.name)
         )
 
 
-def _check_rounding(chosen: schema.Config) -> None:
-    """Check that a run with stochastic rounding trains bfloat16 parameters."""
-    shape = chosen.model.architecture
-    if chosen.learner.rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
-        trained = "adapters, which are float32" if shape.adapted else f"{shape.param_dtype} parameters"
-        raise ValueError(
-            f"config.learner.rounding='stochastic': applies to bfloat16 parameters, and this run trains {trained}. Set "
-            "it to 'nearest', or set config.model.param_dtype='bfloat16' without adapters."
-        )
+def _has(values: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Return whether nested values have one at a path."""
+    head, *rest = path
+    return head in values and (not rest or _has(values[head], rest))
+
+
+def _with(group: Any, path: Sequence[str], value: Any) -> Any:
+    """Return nested settings with one of them replaced."""
+    head, *rest = path
+    return dataclasses.replace(group, **{head: _with(getattr(group, head), rest, value) if rest else value})
+
+
+def _grouped(chosen: schema.Config, algorithm: types.Algorithm, changes: Mapping[str, Any], name: str) -> schema.Config:
+    """Return the settings of a phase with the samples of a prompt that its source has, if it does not sample any.
+
+    Raises:
+      ValueError: the phase sets another number.
+    """
+    source, samples = algorithm.source, changes.get("batch", {}).get("samples")
+    if source.origin == "demonstrations":
+        each = samples or 1
+    elif isinstance(source, stored_files.Stored) and source.kind != "rows":
+        each = 2 if source.kind == "pairs" else 1
+        if samples not in (None, each):
+            raise ValueError(f"config.phase.{name}.batch.samples={samples}: {source.spec} has groups of {each}.")
+    else:
+        return chosen
+    return dataclasses.replace(chosen, batch=dataclasses.replace(chosen.batch, samples=each))

@@ -1,25 +1,17 @@
-"""The schema of a config: the groups of settings, collected.
+"""The schema of a config: ``default()``, ``phase()`` and ``module()`` return it as a ``ConfigDict``.
 
-Each group is a frozen dataclass in the folder that reads it; ``Config`` contains all of them. ``default()`` and
-``phase()`` return the schema as a ``ConfigDict``, which config files, flags and sweeps edit.
+Config files, flags and sweeps edit a ``ConfigDict``; ``Config`` is the same as a typed record, see ``training.config``.
 """
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
 from ml_collections import config_dict
 
-from rljax.algorithms.config import SeamConfig
-from rljax.data.config import TokenizerConfig
-from rljax.environments.config import VerifierConfig
 from rljax.language import messages, parse, settings
-from rljax.language.settings import group, setting
 from rljax.models.config import ModelConfig, ModuleConfig
-from rljax.run.config import CheckpointConfig, EvaluationConfig, LogConfig
-from rljax.sampling.config import SamplerConfig
-from rljax.training.config import BatchConfig, LearnerConfig, MeshConfig, PhaseConfig, WorldConfig
-from rljax.types import Range
+from rljax.training.config import Config as Config
+from rljax.training.config import PhaseConfig
 
 if TYPE_CHECKING:
 
@@ -30,33 +22,6 @@ else:
     ConfigDict = ml_collections.ConfigDict
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The settings of a run. A phase may set the fields that are not fixed."""
-
-    name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
-    seed: Annotated[int, Range(0, 2**32 - 1)] = setting(0, "Seed of all random draws.", fixed=True)
-    cpu_devices: Annotated[int, Range(0, 256)] = setting(
-        0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True
-    )
-    task: str = setting("arithmetic()", "Task: a call of the table, or of a dotted path to a marked function.")
-    algorithm: str = setting("grpo()", "Algorithm: a call of the table, or of a dotted path to a recipe.")
-    seam: SeamConfig = group(SeamConfig)
-    tokenizer: TokenizerConfig = group(TokenizerConfig, fixed=True)
-    model: ModelConfig = group(ModelConfig)
-    sampler: SamplerConfig = group(SamplerConfig)
-    batch: BatchConfig = group(BatchConfig)
-    world: WorldConfig = group(WorldConfig)
-    learner: LearnerConfig = group(LearnerConfig)
-    mesh: MeshConfig = group(MeshConfig, fixed=True)
-    verifier: VerifierConfig = group(VerifierConfig)
-    evaluation: EvaluationConfig = group(EvaluationConfig)
-    checkpoint: CheckpointConfig = group(CheckpointConfig)
-    log: LogConfig = group(LogConfig)
-    profile: str = setting("", "Steps to trace to WORKDIR/profile, such as 'steps 10-12'.", fixed=True)
-    phases: tuple[str, ...] = setting(("main",), "Names of the phases, in order.", fixed=True)
-
-
 def default() -> ConfigDict:
     """Return a config with every field at its default."""
     modules = {"value": module(), "reward": module()}
@@ -64,7 +29,7 @@ def default() -> ConfigDict:
 
 
 def module_fields() -> list[settings.Field]:
-    """Return the fields of a module: those of ``ModuleConfig``, and those of the policy's network."""
+    """Return the fields of a module: the fields of ``ModuleConfig``, and of the policy's network."""
     head = list(settings.fields(ModuleConfig))
     known = {field.path for field in head}
     return [*head, *(field for field in settings.fields(ModelConfig) if field.path not in {*known, ("vocabulary",)})]
@@ -75,7 +40,7 @@ def module(**fields: Any) -> ConfigDict:
 
     Args:
       **fields: fields of ``ModuleConfig`` and of ``ModelConfig``, such as ``weights="Qwen2.5-0.5B"`` or ``layers=1``;
-        the others are those of the module that it is like.
+        the others are equal in the module that it is like.
 
     Returns:
       A ConfigDict with every field that a module may set.

@@ -54,10 +54,10 @@ class Writer:
         Args:
           messages: what the assistant is told; may be empty.
           stopped: whether the turn ends with a stop token. If not (it was too long, or a text ended it), the ids begin
-            with that of the template; in plain text nothing ends the turn.
+            with the template's stop token; in plain text nothing ends the turn.
 
         Returns:
-          Token ids, up to and including those that open the next turn.
+          Token ids, up to and including the ids that open the next turn.
 
         Raises:
           ValueError: the template rejects the messages, or does not end a turn of the assistant with a stop token.

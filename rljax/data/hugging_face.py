@@ -165,7 +165,7 @@ class HuggingFace:
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """Ids that end a completion: eos and those of generation_config.json, else of config.json."""
+        """Ids that end a completion: eos and the ids of generation_config.json, else of config.json."""
         return tuple(dict.fromkeys((self.eos, *self._numbers("eos_token_id"))))
 
     @functools.cached_property

@@ -138,7 +138,7 @@ def _named(error: Exception, what: Path) -> Exception:
 
 
 def brief(error: BaseException) -> str:
-    """Return an exception in one line of at most 250 characters; those of array stores are long."""
+    """Return an exception in one line of at most 250 characters; messages of array stores are long."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text if len(text) <= 250 else f"{text[:247]}..."
 

@@ -4,6 +4,7 @@ All are read, checked and written as tokens at once; ``Groups.size`` bytes of th
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import warnings
@@ -38,6 +39,10 @@ class Groups:
     reward: np.ndarray  # [N, G] float32
     parts: dict[str, np.ndarray]  # [N, G] float32 each
     behaviour_logp: np.ndarray | None  # [N, G, T] float32, nats; None: not in the file
+    version: np.ndarray | None = None  # [N, G] int32, updates of the policy that wrote a row; None: of files as a whole
+    reader: "Reader | None" = None  # of rows that arrive during the run, and are not here
+    late: int = 0  # groups that were left out before these, as their version was too old
+    computed: bool = False  # whether a run has computed these log-probs, which are not in the file
     heldout: "Groups | None" = None  # groups of other prompts, which are not trained on
 
     def __len__(self) -> int:
@@ -54,14 +59,17 @@ class Groups:
 
     def describe(self) -> str:
         """Return one line for the user."""
+        if self.version is not None:
+            return f"{self.file}: read as they arrive"
         count, each = self.length.shape
-        rest = "" if self.behaviour_logp is not None else ", without behaviour log-probs"
+        absent = self.computed or self.behaviour_logp is None
+        rest = ", without behaviour log-probs" if absent else ""
         rows_of = f"{count * each:,} rows in {count:,} groups of {each}"
         held = "" if self.heldout is None else f", {len(self.heldout):,} further groups held out"
         return f"{self.file}: {rows_of}{held}{rest}; {messages.size(self.size)} on the host"
 
     def split(self, share: float) -> "Groups":
-        """Return the groups without those of a share of the prompts, rounded down, which become ``heldout``.
+        """Return the groups without a share of the prompts, rounded down, whose groups become ``heldout``.
 
         The prompts are drawn with a fixed seed, so that every run on the file holds out the same.
 
@@ -73,9 +81,10 @@ class Groups:
         if len(chosen) == len(prompts):
             raise ValueError(f"{self.file}: heldout={share} leaves none of its {len(prompts):,} prompts")
         held = np.isin(of.reshape(-1), chosen)
-        return dataclasses.replace(self._at(~held), heldout=self._at(held)) if held.any() else self
+        return dataclasses.replace(self.at(~held), heldout=self.at(held)) if held.any() else self
 
-    def _at(self, chosen: np.ndarray) -> "Groups":
+    def at(self, chosen: np.ndarray) -> "Groups":
+        """Return the groups with these numbers, or where a mask is True."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         taken = {name: x[chosen] for name, x in fields.items() if isinstance(x, np.ndarray)}
         return dataclasses.replace(self, parts={name: x[chosen] for name, x in self.parts.items()}, **taken)
@@ -88,6 +97,7 @@ class _Row:
     reward: float
     parts: tuple[float, ...]
     logp: list[float] | None
+    version: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +112,7 @@ class Reader:
     overlong: stored.Overlong = "error"
     parts: tuple[str, ...] = ()
     megabytes: int = 4096
+    newest: int | None = None  # the largest version that a row may have; None: rows have no version
 
     @property
     def each(self) -> int:
@@ -132,7 +143,7 @@ class Reader:
         return self._stacked(file, self._grouped(file, [group for _, group in kept]))
 
     def blank(self, file: str) -> Groups:
-        """Return empty rows with the shapes of those of a file, without reading it.
+        """Return empty rows with the shapes of a file's rows, without reading it.
 
         They are more groups than any step draws, and views of one number, which take no memory.
         """
@@ -149,7 +160,9 @@ class Reader:
             stopped=zeros(self.each, dtype=bool),
             reward=zeros(self.each, dtype=np.float32),
             parts={name: zeros(self.each, dtype=np.float32) for name in self.parts},
-            behaviour_logp=None,
+            behaviour_logp=None if self.newest is None else zeros(self.each, self.completion_length, dtype=np.float32),
+            version=None if self.newest is None else zeros(self.each),
+            reader=None if self.newest is None else self,
         )
 
     def _check_memory(self, file: str, source: rows.Rows) -> None:
@@ -194,7 +207,29 @@ class Reader:
                 raise ValueError(f"'behaviour_logp' has {len(logp)} numbers for the {len(token)} tokens of the row")
             if max(logp) > 0:
                 raise ValueError(f"'behaviour_logp' has {max(logp)}, expected log-probs of at most 0")
-        return _Row(tuple(prompt), token, reward, tuple(number(row, name) for name in self.parts), logp)
+        parts = tuple(number(row, name) for name in self.parts)
+        return _Row(tuple(prompt), token, reward, parts, logp, self._version(row, logp))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.tokenizer)
+
+    def _version(self, row: Mapping[str, Any], logp: Any) -> int:
+        """Return the version of a row; ValueError if the policy of this run cannot have written it."""
+        if self.newest is None:
+            return 0
+        version = row.get("version")
+        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= self.newest:
+            raise ValueError(
+                f"'version' is {messages.shown(version)}, expected the updates of the policy that wrote the row, at "
+                f"most the {self.newest} of this run"
+            )
+        if logp is None:
+            raise ValueError("no value in column 'behaviour_logp', expected a log-prob of each token")
+        if "tokenizer" in row and row["tokenizer"] != self._fingerprint:
+            given = messages.shown(row["tokenizer"])
+            raise ValueError(f"'tokenizer' is {given}, and that of this run is {self._fingerprint!r}")
+        return version
 
     def _pair(self, row: Mapping[str, Any]) -> list[_Row]:
         both = exchanges.pair(row)
@@ -265,7 +300,23 @@ class Reader:
                 for i, name in enumerate(self.parts)
             },
             behaviour_logp=logp,
+            version=None
+            if self.newest is None
+            else np.array([row.version for row in flat], np.int32).reshape(count, each),
         )
+
+
+def joined(groups: Sequence[Groups], late: int = 0) -> Groups:
+    """Return all groups of several files, in their order."""
+    fields = {f.name: [getattr(g, f.name) for g in groups] for f in dataclasses.fields(Groups)}
+    whole = {name: np.concatenate(x) for name, x in fields.items() if isinstance(x[0], np.ndarray)}
+    parts = {name: np.concatenate([g.parts[name] for g in groups]) for name in groups[0].parts}
+    return dataclasses.replace(groups[0], **whole, parts=parts, late=late)
+
+
+def fingerprint(tokenizer: tokenizers.Tokenizer) -> str:
+    """Return the SHA-256 of a tokenizer as a run writes it, the file tokenizer.model."""
+    return hashlib.sha256(tokenizer.serialized).hexdigest()
 
 
 def digest(file: str) -> str:
@@ -308,7 +359,7 @@ def _check_id(row: Mapping[str, Any], index: int, seen: dict[Any, int], source: 
     if not isinstance(name, str | int):
         raise ValueError(f"'id' is {messages.shown(name)}, expected a text or an integer")
     if name in seen:
-        raise ValueError(f"'id' {name!r} is that of {source.where(seen[name])} too")
+        raise ValueError(f"'id' {name!r} is the id of {source.where(seen[name])} too")
     seen[name] = index
 
 

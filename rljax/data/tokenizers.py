@@ -140,7 +140,7 @@ def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:
     """Check that the tokenizer in a folder, if there is one, gives every id the same meaning.
 
     Args:
-      tokenizer: that of the run.
+      tokenizer: the run's.
       folder: of a public checkpoint, local or gs://.
       where: the field that names the folder, for the error.
 
@@ -153,7 +153,7 @@ def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:
     for number, (one, two) in enumerate(itertools.zip_longest(ours, theirs, fillvalue=b"")):
         if one != two:
             raise ValueError(
-                f"{where}.weights={folder!r}: its tokenizer differs from that of the run: id {number} is {two!r}, and "
+                f"{where}.weights={folder!r}: its tokenizer differs from the run's: id {number} is {two!r}, and "
                 f"{one!r} in the run."
             )
 
@@ -192,7 +192,7 @@ def make(kind: str, corpus: Iterable[str], vocabulary: int | None = None) -> Tok
 
 
 def continuation(tokenizer: Tokenizer, prompt: str, text: str) -> list[int]:
-    """Return the ids of a text that follows a prompt: those of the whole, without those of the prompt.
+    """Return the ids of a text that follows a prompt: the ids of both together, without the prompt's.
 
     ``encode`` writes a space before its text if the tokenizer starts texts with one (Metaspace, SentencePiece's dummy
     prefix), so that after a prompt it gives one space too many. If a token of the whole spans prompt and text, the

@@ -1,29 +1,31 @@
 """Environments: tasks, which pose prompts, and verifiers, which judge completions.
 
-A task is a value. Before ``bind`` it has its problems, afterwards also their tokens. A task of several turns is a
-``worlds.World``. For tasks of one turn there are two protocols, which differ in where completions are judged:
+A task is a value. Before ``bind`` it has its problems, afterwards also their tokens. There are two contracts, which
+differ in where a task runs; a task of one turn is the one-turn case of each:
 
-===============  ==============================================================================================
-``DeviceTask``   ``verify`` judges tokens inside the compiled program
-``HostTask``     ``reward`` is a Python function of the decoded text and its target, run in worker processes
-===============  ==============================================================================================
+============  =================================================  ===================================================
+contract      of one turn                                        of several turns
+============  =================================================  ===================================================
+``World``     ``verify`` judges tokens in the compiled program   ``step`` answers them there (``worlds``)
+``HostTask``  ``reward``, a Python function, judges the decoded  a Python class answers them there (``worlds.host``)
+              text in worker processes
+============  =================================================  ===================================================
 
-Public names: ``Task``, ``DeviceTask``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``columns``,
+Public names: ``Task``, ``World``, ``HostTask``, ``Split``, ``TASKS``, ``task``, ``lookup``, ``columns``,
 ``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted
 path a function or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
-``arithmetic.py``    device task: sums, differences and products, with written-out working
-``countdown.py``     device task: reach a target from given numbers
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
                      ``lists``; ``arithmetic`` is made of the same parts; several tasks that take turns, ``mixed``
 ``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
                      ``gym``, the generators of reasoning-gym
-``gsm8k.py``         recipes of them: ``gsm8k``, ``math``, questions with worked answers
+``traits.py``        ``traits(task)``: who judges a task, its turns, seats and rows, and what its rows hold
+``written.py``       the frame of tasks and worlds that are written in characters
 ``characters.py``    text inside a compiled program, as rows of code points
-``expression.py``    arithmetic expressions inside a compiled program: random, evaluated, written, parsed
 ``worlds/``          tasks of several turns: conversations, tools, games
-``verifiers/``       reward functions for mathematics and programs, a sandbox; the workers that run reward functions
+``verifiers/``       reward functions for mathematics and programs, a sandbox; completions judged by them
+``workers/``         the pool of worker processes in which reward functions and host worlds run
 ===================  ==========================================================================================
 
 ``README.md`` shows how to write a task of each kind and a reward function.
@@ -31,24 +33,24 @@ path a function or class under ``@task``; modules are imported when needed.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
 
-from rljax.language import dotted
+from rljax.environments import traits
+from rljax.language import dotted, messages
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     import jax
 
     from rljax import types
     from rljax.data import tokenizers
+    from rljax.environments.worlds.reply import Reply
 
 Split = Literal["train", "heldout"]
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-@runtime_checkable
 class Task(Protocol):
     """What all tasks have. ``index`` counts within a split and wraps around at ``size(split)``.
 
@@ -102,7 +104,7 @@ class Task(Protocol):
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Return prompts ``index`` ``[P]`` int32, left-padded; a pure function of index and split.
 
-        That of a device task may be traced; that of a host task is called on the host.
+        A device task's may be traced; a host task's is called on the host.
         """
         ...
 
@@ -124,8 +126,78 @@ class Task(Protocol):
         ...
 
 
-class DeviceTask(Task, Protocol):
-    """A task whose verifier is part of the compiled program."""
+class World(Task, Protocol):
+    """What runs in the compiled program.
+
+    A task of one turn is the one-turn case: of the members below it needs ``verify`` alone, which judges a batch of
+    completions. A world of several turns has all but ``verify``; ``step`` answers one turn of one episode. ``prompts``
+    are those of seat 0, for a look at them; drivers use ``begin``. See ``environments.worlds``.
+    """
+
+    @property
+    def seats(self) -> int:
+        """Number of seats that players write for."""
+        ...
+
+    @property
+    def max_turns(self) -> int:
+        """The most turns of an episode, of all seats together."""
+        ...
+
+    @property
+    def turn_length(self) -> int:
+        """The most tokens of a turn, its end included."""
+        ...
+
+    @property
+    def reply_length(self) -> int:
+        """R, the most tokens that a seat is told after a turn."""
+        ...
+
+    @property
+    def turn_end(self) -> tuple[str, ...]:
+        """Texts that end a turn, besides the tokenizer's stop tokens."""
+        ...
+
+    @property
+    def rows(self) -> traits.Rows:
+        """What a row of the batch holds: a whole conversation, or one turn."""
+        ...
+
+    @property
+    def anew(self) -> bool:
+        """Whether every sample of a prompt begins another problem; baselines of groups then refuse the world."""
+        ...
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of ``Reply.extra``."""
+        ...
+
+    def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
+        """Return the state of problem ``index``, a scalar."""
+        ...
+
+    def prompt(self, state: Any, seat: types.Array) -> tuple[types.Array, types.Array]:
+        """Return token ``[L]`` int32, left-padded, and mask ``[L]`` float32: what a seat reads before it writes."""
+        ...
+
+    def step(
+        self, state: Any, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
+    ) -> tuple[Any, Reply]:
+        """Answer a turn.
+
+        Args:
+          state: before the turn.
+          seat: int32 scalar, who wrote the turn.
+          token: ``[turn_length]`` int32, right-padded; end-of-sequence replaces whatever else ended the turn.
+          mask: ``[turn_length]`` float32, 1 on the tokens of the turn.
+          key: a typed key.
+
+        Returns:
+          The state after the turn, and the reply.
+        """
+        ...
 
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge completions; traceable.
@@ -144,7 +216,10 @@ class DeviceTask(Task, Protocol):
 
 
 class HostTask(Task, Protocol):
-    """A task whose verifier is a Python function."""
+    """What worker processes judge: a task of one turn whose verifier is a Python function.
+
+    Turns are answered by worker processes in ``worlds.host.task.HostWorld``.
+    """
 
     @property
     def reward(self) -> Callable[..., Any]:
@@ -161,16 +236,16 @@ class HostTask(Task, Protocol):
 
 
 TASKS: Mapping[str, str] = {
-    "arithmetic": "rljax.environments.arithmetic:arithmetic",
-    "countdown": "rljax.environments.countdown:countdown",
-    "sorting": "rljax.environments.problems.sorting:sorting",
-    "chain": "rljax.environments.problems.chain:chain",
-    "formulas": "rljax.environments.problems.formulas:formulas",
-    "paths": "rljax.environments.problems.paths:paths",
-    "rewriting": "rljax.environments.problems.rewriting:rewriting",
-    "lists": "rljax.environments.problems.lists:lists",
-    "gsm8k": "rljax.environments.gsm8k:gsm8k",
-    "math": "rljax.environments.gsm8k:math",
+    "arithmetic": "rljax.environments.problems.shipped.arithmetic:arithmetic",
+    "countdown": "rljax.environments.problems.shipped.countdown:countdown",
+    "sorting": "rljax.environments.problems.shipped.sorting:sorting",
+    "chain": "rljax.environments.problems.shipped.chain:chain",
+    "formulas": "rljax.environments.problems.shipped.formulas:formulas",
+    "paths": "rljax.environments.problems.shipped.paths:paths",
+    "rewriting": "rljax.environments.problems.shipped.rewriting:rewriting",
+    "lists": "rljax.environments.problems.shipped.lists:lists",
+    "gsm8k": "rljax.environments.questions.gsm8k:gsm8k",
+    "math": "rljax.environments.questions.gsm8k:math",
     "amc": "rljax.environments.questions.published:amc",
     "aime": "rljax.environments.questions.published:aime",
     "dapo_math": "rljax.environments.questions.published:dapo_math",
@@ -183,28 +258,28 @@ TASKS: Mapping[str, str] = {
     "tfds": "rljax.environments.questions.own:tfds",
     "gym": "rljax.environments.questions.gym:gym",
     "world": "rljax.environments.worlds.host.task:world",
-    "guess": "rljax.environments.worlds.guess:guess",
-    "twenty_questions": "rljax.environments.worlds.guess:twenty_questions",
-    "calculator": "rljax.environments.worlds.calculator:calculator",
-    "maze": "rljax.environments.worlds.maze:maze",
-    "memory": "rljax.environments.worlds.memory:memory",
-    "wordle": "rljax.environments.worlds.wordle:wordle",
-    "retry": "rljax.environments.worlds.retry:retry",
-    "revise": "rljax.environments.worlds.revise:revise",
+    "guess": "rljax.environments.worlds.shipped.guess:guess",
+    "twenty_questions": "rljax.environments.worlds.shipped.guess:twenty_questions",
+    "calculator": "rljax.environments.worlds.shipped.calculator:calculator",
+    "maze": "rljax.environments.worlds.shipped.maze:maze",
+    "memory": "rljax.environments.worlds.shipped.memory:memory",
+    "wordle": "rljax.environments.worlds.shipped.wordle:wordle",
+    "retry": "rljax.environments.worlds.shipped.retry:retry",
+    "revise": "rljax.environments.worlds.shipped.revise:revise",
     "think_longer": "rljax.environments.worlds.wrappers:think_longer",
     "hint": "rljax.environments.worlds.wrappers:hint",
-    "propose": "rljax.environments.worlds.propose:propose",
-    "extract": "rljax.environments.worlds.extract:extract",
-    "spy": "rljax.environments.worlds.spy:spy",
-    "game": "rljax.environments.worlds.games.constructor:game",
-    "tools": "rljax.environments.worlds.host.constructors:tools",
-    "python_tool": "rljax.environments.worlds.host.constructors:python_tool",
-    "search": "rljax.environments.worlds.host.constructors:search",
-    "textarena": "rljax.environments.worlds.host.constructors:textarena",
-    "gymnasium": "rljax.environments.worlds.host.adapters.constructors:gymnasium",
-    "mcp": "rljax.environments.worlds.host.adapters.constructors:mcp",
-    "openenv": "rljax.environments.worlds.host.adapters.constructors:openenv",
-    "tagged": "rljax.environments.worlds.tagged:tagged",
+    "propose": "rljax.environments.worlds.shipped.propose:propose",
+    "extract": "rljax.environments.worlds.shipped.extract:extract",
+    "spy": "rljax.environments.worlds.shipped.spy:spy",
+    "game": "rljax.environments.worlds.shipped.games.constructor:game",
+    "tools": "rljax.environments.worlds.host.shipped.constructors:tools",
+    "python_tool": "rljax.environments.worlds.host.shipped.constructors:python_tool",
+    "search": "rljax.environments.worlds.host.shipped.constructors:search",
+    "textarena": "rljax.environments.worlds.host.shipped.constructors:textarena",
+    "gymnasium": "rljax.environments.worlds.host.shipped.adapters.constructors:gymnasium",
+    "mcp": "rljax.environments.worlds.host.shipped.adapters.constructors:mcp",
+    "openenv": "rljax.environments.worlds.host.shipped.adapters.constructors:openenv",
+    "tagged": "rljax.environments.worlds.shipped.tagged:tagged",
     "recorded": "rljax.environments.worlds.around:recorded",
     "format_parts": "rljax.environments.worlds.around:format_parts",
     "mixture": "rljax.environments.worlds.mixture:mixture",
@@ -223,8 +298,8 @@ def lookup(name: str) -> Callable[..., Task]:
       ValueError: there is no such task; the message lists the valid names and the nearest one.
     """
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)
-        raise ValueError(f"task: no task is named {name!r}; choose one of {', '.join(TASKS)}; nearest: {near[0]!r}")
+        near = messages.closest(name, TASKS, cutoff=0.0)
+        raise ValueError(f"task: no task is named {name!r}; choose one of {', '.join(TASKS)}; nearest: {near!r}")
     module, function = TASKS[name].split(":")
     return getattr(importlib.import_module(module), function)
 
@@ -242,14 +317,14 @@ def opening(task: Task) -> tuple[Mapping[str, str], ...] | None:
 
 def is_world(task: Task) -> bool:
     """Return whether the task is a world, inside the program or on the host (``environments.worlds``)."""
-    return hasattr(task, "max_turns")
+    return not traits.traits(task).whole
 
 
-def scored_on_device(task: Task) -> TypeGuard[DeviceTask]:
-    """Return whether the task is a ``DeviceTask``; a world (``environments.worlds``) is not."""
-    return not task.host and not is_world(task)
+def scored_on_device(task: Task) -> TypeGuard[World]:
+    """Return whether the task is a ``World`` of one turn, judged by ``verify``."""
+    return not task.host and traits.traits(task).whole
 
 
 def scored_on_host(task: Task) -> TypeGuard[HostTask]:
-    """Return whether the task is a ``HostTask``; a world (``environments.worlds``) is not."""
-    return task.host and not is_world(task)
+    """Return whether the task is a ``HostTask``, judged by ``reward``."""
+    return task.host and traits.traits(task).whole

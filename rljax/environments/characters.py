@@ -105,7 +105,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
     """
     code = tokenizer.characters()
     token = {int(c): i for i, c in reversed(list(enumerate(code))) if c}
-    for character in alphabet:  # a byte token and a piece may both be this character: use that of a text
+    for character in alphabet:  # a byte token and a piece may both be this character: use the id in a text
         encoded = tokenizers.continuation(tokenizer, "\n", character)
         if len(encoded) == 1 and code[encoded[0]] == ord(character):
             token[ord(character)] = encoded[0]

@@ -22,6 +22,10 @@ class VerifierConfig:
     memory: Annotated[float, Range(0, 1e6)] = setting(
         16.0, "GiB of address space of a worker process, on Linux; 0: no limit."
     )
+    concurrency: Count = setting(
+        1,
+        "Calls that a worker runs at once; above 1, random and numpy.random are not seeded for each.",
+    )
     chunks: Count = setting(2, "Parts of a batch: one is judged while the next is sampled.")
 
     __post_init__ = settings.check

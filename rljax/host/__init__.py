@@ -7,6 +7,7 @@
 ``owners``     One run at a time writes to a work directory: ``Owner``.
 ``profiles``   Traces of chosen steps, an explanation of exhausted memory, where host time goes: ``steps``,
                ``Tracer``, ``explain_out_of_memory``, ``OutOfMemory``, ``live_arrays``, ``Clock``.
+``sinks``      Where records go beside the logs of a run: TensorBoard, W&B, CSV: ``build``, ``Sink``.
 ``memory``     The memory that a program needs and that devices have free: ``needed``, ``available``.
 
 Modules are imported by name (``from rljax.host import processes``); this page imports none of them.

@@ -1,10 +1,31 @@
 """Memory of programs and devices."""
 
 import contextlib
+import math
 import os
 import pathlib
+import resource
+import sys
 from collections.abc import Sequence
 from typing import Any
+
+import jax
+
+
+def held(tree: Any) -> int:
+    """Return the bytes on each device of arrays with shardings, which may be abstract."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def peak() -> int:
+    """Return the largest memory of this process so far, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak_of_devices(devices: Sequence[Any]) -> int:
+    """Return the largest memory so far of any of some devices, bytes; 0 if they do not report it."""
+    return max((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices)
 
 
 def needed(compiled: Any) -> int:

@@ -2,7 +2,7 @@
 
 A local directory is locked by ``flock`` on its file ``.lock``; the kernel releases the lock when the process ends,
 however it ends. An object store has no locks: there the owner is whoever created the object ``.owner``, by a request
-that fails if the object exists, and rewrites it every few seconds. A record that is not rewritten any more is that of a
+that fails if the object exists, and rewrites it every few seconds. A record that is not rewritten any more belongs to a
 killed process and is replaced. A process on the same machine need not wait: the local lock file, which is not deleted
 by a kill, has the same content as the record, and can be locked.
 """
@@ -99,7 +99,7 @@ class Owner:
                     raise
                 self._warn(f"{self._path} cannot be locked ({error.strerror}): let no other run use it")
                 self._file = file
-                return b""  # its content may be that of a live owner
+                return b""  # a live owner may have written it
             if storage.is_at(file, self._lock):
                 self._file = file
                 return file.read()
@@ -107,7 +107,7 @@ class Owner:
         raise OSError(errno.ENOLCK, f"{self._lock} was replaced {_TRIES} times")
 
     def _create_record(self, previous: bytes) -> None:
-        """Create the record and start to rewrite it; ``previous`` is that of a killed owner."""
+        """Create the record and start to rewrite it; ``previous`` is the record of a killed owner."""
         while not storage.create(self._record, self._content):
             with contextlib.suppress(FileNotFoundError):  # its owner has deleted it
                 generation, content = storage.generation(self._record), storage.read(self._record)

@@ -9,7 +9,6 @@ The host waits for the devices only at traced steps.
 
 import collections
 import contextlib
-import math
 import pathlib
 import re
 import tempfile
@@ -19,6 +18,8 @@ from typing import Any, TypeVar
 
 import jax
 from etils import epath
+
+from rljax.host import memory
 
 T = TypeVar("T")
 
@@ -165,8 +166,7 @@ def live_arrays(count: int = 5) -> list[str]:
     """Return the ``count`` largest kinds of live array by their bytes on one device: "3 x float32[4096,64] 1.0 MiB"."""
     kinds: collections.Counter[tuple[str, int]] = collections.Counter()
     for array in jax.live_arrays():
-        shard = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
-        kinds[f"{array.dtype.name}[{','.join(map(str, array.shape))}]", shard] += 1
+        kinds[f"{array.dtype.name}[{','.join(map(str, array.shape))}]", memory.held(array)] += 1
     largest = sorted(kinds.items(), key=lambda item: -item[0][1] * item[1])[:count]
     return [f"{number} x {name} {size / 2**20:.1f} MiB" for (name, size), number in largest]
 
@@ -180,7 +180,9 @@ class Clock:
     A step that is one program has "dispatch" (the call, including compilation the first time), "wait" (for the
     devices, when metrics are fetched), "log", "evaluation" and "checkpoint" (until the background write has started).
     A host task adds "update" (waiting for the previous update), "rollout" (decoding, and reading completions) and
-    "verify" (waiting for verdicts while the devices are idle). A trace shows what the devices do.
+    "verify" (waiting for verdicts while the devices are idle). Rollouts that run ahead, or on devices of their own,
+    have "update" and "rows" (waiting for their rows while the devices that update are idle). A trace shows what the
+    devices do.
     """
 
     def __init__(self):

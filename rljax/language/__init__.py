@@ -9,13 +9,14 @@
 ``sources``   The source of a module that is not imported.
 ``reached``   Digests of the modules outside rljax that a config reaches: ``recording``, ``digests``, ``differences``.
 ``foreign``   Names in other libraries, with the corresponding names in rljax.
-``ranges``    Intervals of numbers: ``Range``, which ``types`` gives to all.
+``ranges``    What arguments of pieces may be: intervals of numbers, ``Range``, and names; ``types`` gives them to all.
 ``limits``    The largest numbers that are taken from a user.
+``fields``    What is known of a field of ``types.Scores``, in one row: ``score``.
 ``outline``   Short texts for records of arrays.
 ``hints``     Checks values against annotations, and describes what an annotation allows: ``mismatch``, ``describe``.
 ``messages``  Shortens and escapes user text in messages: ``shown``, ``printable``, ``escaped``.
 ``settings``  Groups of settings, each a frozen dataclass that is its schema: ``setting``, ``group``, ``build``.
 
-Names, types and ranges are those of Python signatures and annotations. Every folder may import this one, which imports
+Names, types and ranges are read from Python signatures and annotations. Every folder may import this one, which imports
 only ``types``.
 """

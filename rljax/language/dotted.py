@@ -31,8 +31,8 @@ KINDS = {
     "piece": "a decorator of rljax.transforms.define",
     "task": "@rljax.environments.task",
     "tool": "@rljax.environments.worlds.host.calls.tool",
-    "optimizer": "@rljax.training.optimizers.optimizer",
-    "sink": "@rljax.run.sinks.sink",
+    "optimizer": "@rljax.training.learning.optimizers.optimizer",
+    "sink": "@rljax.host.sinks.sink",
 }
 """The kinds of marked objects, each with the decorator that marks it."""
 

@@ -17,7 +17,7 @@ from rljax.language import messages
 # Modules whose frames say nothing about the mistake: they only call the code in which it was made
 _CALLERS = (
     *("contextlib", "functools", "flax", "jax", "jaxlib", __name__, "rljax.algorithms.interpreter"),
-    *("rljax.transforms.contracts", "rljax.transforms.define", "rljax.transforms.shapes"),
+    *("rljax.transforms.define", "rljax.transforms.frame.contracts", "rljax.transforms.frame.shapes"),
 )
 _CALLERS_DOTTED = tuple(f"{name}." for name in _CALLERS)
 _CALLER_FILES = ("rljax.transforms", "rljax.language.parse", "rljax.language.dotted", "importlib")

@@ -1,15 +1,16 @@
 """Annotations as schemas: check values against them, and describe in words what they allow."""
 
 import collections.abc
-import difflib
 import inspect
 import types as builtin_types
 import typing
 from typing import Any
 
+import typing_extensions
 from jax import core
 
 from rljax import types
+from rljax.language import messages
 
 _INTEGERS, _NUMBERS = types.Range(-1e9, 1e9), types.Range()  # where an annotation gives no range
 
@@ -57,8 +58,7 @@ def closest(value: Any, hint: Any) -> str:
     choices = (
         [c for c in typing.get_args(hint) if isinstance(c, str)] if typing.get_origin(hint) is typing.Literal else []
     )
-    near = difflib.get_close_matches(value[:100], choices, n=1) if isinstance(value, str) else []
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return messages.hint(value, choices) if isinstance(value, str) else ""
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -83,9 +83,16 @@ def _fits(value: Any, hint: Any) -> bool:
         return value is None
     if origin is collections.abc.Callable:
         return callable(value)
-    if isinstance(hint, type) and hint not in (Any, inspect.Parameter.empty) and not isinstance(value, hint):
+    if isinstance(hint, type) and hint not in (Any, inspect.Parameter.empty) and not _is(value, hint):
         return False
     return _finite(value)
+
+
+def _is(value: Any, kind: type) -> bool:
+    # ``isinstance`` of a protocol ignores ``__getattr__`` since Python 3.12; worlds take members from what is inside
+    if typing_extensions.is_protocol(kind):
+        return all(hasattr(value, name) for name in typing_extensions.get_protocol_members(kind))
+    return isinstance(value, kind)
 
 
 def _finite(value: Any) -> bool:

@@ -1,10 +1,12 @@
 """Text for the user: what error messages show is shortened, printable, and on one line; sizes have binary units."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _LONGEST_VALUE = 200  # characters of a value in a message
 _LONGEST_MESSAGE = 4000
+_LONGEST_NAME = 100  # characters of a name that are compared
 
 
 def shown(value: Any) -> str:
@@ -25,6 +27,16 @@ def printable(message: Any) -> str:
 def escaped(text: str) -> str:
     """Return a text with escapes for what could control a terminal, except line breaks."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def closest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the valid name that resembles a name most, by ``difflib``; None if none has the similarity ``cutoff``."""
+    return next(iter(difflib.get_close_matches(name[:_LONGEST_NAME], list(valid), n=1, cutoff=cutoff)), None)
+
+
+def hint(name: str, valid: Iterable[str]) -> str:
+    """Return a sentence with the valid name that resembles a name most; "" if none is close."""
+    return "" if (close := closest(name, valid)) is None else f" Did you mean {close!r}?"
 
 
 def size(count: int) -> str:

@@ -7,14 +7,13 @@
     none                                  no pieces
 
 Strings are parsed with ``ast`` and never evaluated. Arguments are literals or calls. Their names, types and ranges are
-those of the signature, so the signature is the schema. ``lookup`` is the one place where a name becomes a function.
+the signature's, so the signature is the schema. ``lookup`` is the one place where a name becomes a function.
 """
 
 import ast
 import contextlib
 import contextvars
 import dataclasses
-import difflib
 import importlib
 import inspect
 import math
@@ -84,15 +83,13 @@ def literal(text: str) -> Any:
 
 
 def nearest(name: str, valid: typing.Iterable[str]) -> str:
-    """Return the end of an error message: the nearest valid name, or that of a foreign name, and all valid names."""
+    """Return the end of an error message: the nearest valid name, or our name for a foreign one, and all names."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name[:100], names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{_foreign(name, names) or hint} Valid: {', '.join(names)}."
+    return f"{_foreign(name, names) or messages.hint(name, names)} Valid: {', '.join(names)}."
 
 
 def _foreign(name: str, valid: typing.Container[str]) -> str:
-    """Return a sentence with our name for that of another library; "" for an unknown one."""
+    """Return a sentence with our name for another library's; "" for an unknown one."""
     for same in foreign.SAME.get(name.lower().replace("-", "_"), ()):
         if same in valid:
             return f" Here it is {same!r}."
@@ -331,7 +328,7 @@ def with_argument(text: str, argument: str, value: Any, field: str) -> str:
 
     Args:
       text: a call.
-      argument: the argument's name, or that of an argument of a call among the arguments: ("kl", "end") is "kl.end".
+      argument: the argument's name, or of an argument of a call among the arguments: ("kl", "end") is "kl.end".
       value: a literal, or a ``Name``.
       field: field of the config that errors name.
 

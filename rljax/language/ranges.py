@@ -1,7 +1,7 @@
-"""Intervals of numbers: the valid values of an argument, checked by the parser, never in the mathematics."""
+"""What arguments of pieces may be: intervals of numbers, and names; checked by the parser, not in the mathematics."""
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 LARGEST = 3.4028234663852886e38  # the largest finite float32
 
@@ -10,7 +10,7 @@ LARGEST = 3.4028234663852886e38  # the largest finite float32
 class Range:
     """Closed interval of an argument's valid values; ``open_low`` leaves out the lower end.
 
-    By default the ends are those of the finite float32 numbers. NaN is in no interval; infinity only if it is an end.
+    By default the ends are the largest finite float32 numbers. NaN is in no interval; infinity only if it is an end.
     """
 
     low: float = -LARGEST
@@ -40,3 +40,15 @@ Limit = Annotated[Any, Range(0, float("inf"))]  # the same, of what is not negat
 Cap = Annotated[Any, Range(0, float("inf"), open_low=True)]  # the same, of what is above 0
 Fraction = Annotated[Any, Range(0, 1)]
 Count = Annotated[int, Range(1, 1e9)]
+
+Segment = Literal["batch", "group", "episode", "agent", "domain", "turn", "tag"]
+Segments = Segment | tuple[Segment, ...]  # rows, or tokens, with equal ids of all of these belong together
+Unit = Literal["trajectory", "row", "episode", "token"]  # what a statistic counts once, see advantage.center_by
+Anchor = Literal["proximal", "behaviour", "reference", "one"]  # denominator of a ratio; "one" is probability 1
+Estimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]  # of a KL from sampled tokens, see ops.kl_estimate
+Predicate = Literal[
+    "on_policy", "off_policy", "correct", "wrong", "positive", "negative", "nonzero", "kept", "first_turn"
+]  # see transforms.where
+Level = Literal["token", "product", "geometric"]  # of an importance weight: the token's, the row's product or mean
+RejectLevel = Literal["token", "row_sum", "row_mean", "row_max"]
+PromptWeight = Literal["uniform", "failure", "spread"]  # 1, 1 - p, sqrt((1 - p) / p), p the group's success rate

@@ -1,8 +1,8 @@
 """The code outside rljax that a config reaches, identified by digests.
 
 A run records a digest of each module that its config names by a dotted path, and of the modules that those import,
-except those of rljax, of the standard library and of installed packages. Modules that are imported by a computed name,
-and data files, are not recorded.
+except modules of rljax, of the standard library and of installed packages. Modules that are imported by a computed
+name, and data files, are not recorded.
 """
 
 import ast
@@ -76,7 +76,7 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Return a line for each file in which two results of ``digests`` differ."""
     pairs = {file: (old.get(file, "none")[:8], new.get(file, "none")[:8]) for file in sorted({*old, *new})}
-    kinds = {file: "code" if file.endswith(".py") else "content" for file in pairs}  # data too, see ``config.stored``
+    kinds = {file: "code" if file.endswith(".py") else "content" for file in pairs}  # data too, see ``config.resolve``
     return [f"{kinds[file]} of {file}: {a} -> {b}" for file, (a, b) in pairs.items() if a != b]
 
 

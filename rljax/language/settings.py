@@ -7,13 +7,17 @@
 
 The annotation is the type and the range, the default is the default, and the text is the help. A ``ConfigDict``, the
 flags, the checks, the error messages and the page of all fields are derived from these. Functions receive a whole
-group, so a new field needs one line in its group and one where it is read.
+group, so a new field needs one line in its group and one where it is read; ``flat`` gives a function of groups the
+fields as arguments, for calls that users write.
 """
 
 import dataclasses
 import functools
+import inspect
+import re
+import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from rljax.language import hints, messages, parse
@@ -56,6 +60,78 @@ def group(of: type, *, fixed: bool = False, flat: bool = False, **defaults: Any)
     """
     metadata = {"of": of, "fixed": fixed, "flat": flat, "defaults": defaults}
     return dataclasses.field(default_factory=lambda: of(**defaults), metadata=metadata)
+
+
+def flat(function: Callable[..., T]) -> Callable[..., T]:
+    """Give a function, as its arguments, the fields of its groups in place of the groups.
+
+        @settings.flat
+        def tools(path: str, lengths: Lengths = SHORT): ...
+
+    ``tools("rows", turns=2)`` then calls it with ``lengths=dataclasses.replace(SHORT, turns=2)``; in the
+    docstring, the line of a group becomes the help of its fields.
+
+    Args:
+      function: every parameter whose annotation is a dataclass is a group and has a default.
+
+    Returns:
+      The function of the fields.
+    """
+    annotations, inner = typing.get_type_hints(function, include_extras=True), inspect.signature(function)
+    groups = {name: hint for name, hint in annotations.items() if dataclasses.is_dataclass(hint) and name != "return"}
+    text, shown = inspect.cleandoc(function.__doc__ or "") + "\n", list[inspect.Parameter]()
+    for name, parameter in inner.parameters.items():
+        if name not in groups:
+            shown.append(parameter)
+            continue
+        help = ""
+        for field in dataclasses.fields(groups[name]):
+            default, hint = getattr(parameter.default, field.name), _annotations(groups[name])[field.name]
+            kind = parameter.KEYWORD_ONLY if field.kw_only else parameter.kind
+            shown.append(parameter.replace(name=field.name, kind=kind, default=default, annotation=hint))
+            line = f"{field.name}: {field.metadata['help']}"
+            help += textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="    ") + "\n"
+        text = re.sub(rf"^  {name}: .*\n", lambda _, help=help: help, text, flags=re.MULTILINE)
+    outer = inner.replace(parameters=shown)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> T:
+        given = outer.bind(*args, **kwargs).arguments
+        for name, group in groups.items():
+            chosen = {field.name: given.pop(field.name) for field in dataclasses.fields(group) if field.name in given}
+            given[name] = dataclasses.replace(inner.parameters[name].default, **chosen)
+        return function(**given)
+
+    made: Any = called
+    made.__signature__, made.__annotations__ = outer, {p.name: p.annotation for p in shown}
+    made.__doc__ = text
+    del made.__wrapped__
+    return made
+
+
+def constructor(build: Callable[..., T], *groups: Any, doc: str | None = None) -> Callable[..., T]:
+    """Return a function whose arguments are the fields of groups, see ``flat``; it passes the groups to ``build``.
+
+    Args:
+      build: makes a value of the groups.
+      *groups: with the defaults of the arguments; no two have a field of the same name.
+      doc: docstring of the function, without its arguments; None: that of the first group.
+
+    Returns:
+      The function.
+    """
+    default = {f"group_{number}": group for number, group in enumerate(groups)}
+
+    def function(**given: Any) -> T:
+        return build(*(given[name] for name in default))
+
+    made: Any = function
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    made.__signature__ = inspect.Signature([inspect.Parameter(n, kind, default=g) for n, g in default.items()])
+    made.__annotations__ = {name: type(group) for name, group in default.items()}
+    text = inspect.cleandoc(doc or type(groups[0]).__doc__ or "")
+    made.__doc__ = "\n".join([text, "", "Args:", *(f"  {name}: settings." for name in default), ""])
+    return flat(function)
 
 
 @functools.cache

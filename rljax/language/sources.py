@@ -40,7 +40,7 @@ def methods(module: str, definition: ast.ClassDef, deepest: int = _DEEPEST) -> s
       deepest: the most classes above one another that are followed.
 
     Returns:
-      The names; without those of base classes that are not at the top level of a module, or that have no source.
+      The names; without the names of base classes that are not at the top level of a module, or that have no source.
     """
     names = {n.name for n in definition.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     for base in definition.bases if deepest else ():

@@ -13,17 +13,11 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 ===================  =========================================================================================
 ``architectures.py``  the fields of an architecture; its parameters and their logical axes
 ``presets.py``       architectures of published models
-``transformer.py``   the forward pass over whole rows, and over rows that share a prompt
-``layer.py``         one layer: norms, rotary positions, projections, gated layer
-``attention.py``     attention of a batch of rows (plain, tiled, cuDNN, splash) and of one query
-``gated.py``         gated layers and mixtures of experts
-``caches.py``         decoding token by token with a key-value cache
-``head.py``          log-probabilities of given tokens, computed over parts of the vocabulary
-``scoring.py``       log-probabilities, entropies, values and rewards of the rows of a rollout
-``packing.py``       several completions of a prompt in one row
+``network/``         the network: a decoder-only transformer as pure functions, over whole rows and with a cache
+``scores/``          scores of given rows: log-probabilities and the other quantities of ``types.Scores``, computed in
+                     parts
 ``adapters.py``      low-rank adapters
 ``precision.py``     gradients of bfloat16 parameters, summed in float32
-``shapes.py``        checks of shapes that name the field
 ``layouts.py``       the protocol by which a network names the axes of its arrays
 ``checkpoints/``     public checkpoints: read, checked and written
 ===================  =========================================================================================
@@ -33,7 +27,8 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 
 import dataclasses
 
-from rljax.models import architectures, caches, layouts, presets, transformer
+from rljax.models import architectures, layouts, presets
+from rljax.models.network import caches, histories, transformer
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
@@ -59,7 +54,7 @@ class Model:
         return architectures.axes(self.architecture)
 
     def init(self, key: Key) -> Tree:
-        """Return random parameters: nested dictionaries of arrays, those of the layers stacked on dimension 0."""
+        """Return random parameters: nested dictionaries of arrays; arrays of the layers are stacked on dimension 0."""
         return architectures.init(self.architecture, key)
 
     def apply(self, params: Tree, token: Array, mask: Array) -> Array:
@@ -152,6 +147,57 @@ class Model:
           A cache of b rows and p prompts.
         """
         return caches.select(cache, prompts, rows)
+
+    def history(self, rows: int, width: int, columns: int, block: int = 0) -> Cache:
+        """Return a cache of rows without a token, whose keys and values are kept between calls.
+
+        Args:
+          rows: B.
+          width: columns of a row: its tokens, and as many more as ``append`` or ``settle`` move at once.
+          columns: the most tokens that ``extend`` may append before ``settle``.
+          block: as in ``prefill``.
+
+        Returns:
+          A cache for ``extend``, ``append``, ``settle`` and ``emptied``; each row is a prompt of its own.
+        """
+        return histories.blank(self.architecture, rows, width, columns, block, self.layout)
+
+    def append(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> Cache:
+        """Read several tokens into the history of every row.
+
+        Args:
+          weights: from ``decode_params``.
+          token: ``[B, W]`` int32, right-padded.
+          mask: ``[B, W]``, nonzero on real tokens.
+          cache: from ``history``; ``extend`` has appended nothing since ``settle``.
+
+        Returns:
+          The new cache.
+        """
+        return histories.append(self.architecture, weights, token, mask, cache, self.layout)
+
+    def placed(self, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array) -> Cache:
+        """Begin some rows with whole texts, in place of what they hold.
+
+        Args:
+          weights: from ``decode_params``.
+          token: ``[b, W]`` int32, right-padded.
+          mask: ``[b, W]``, nonzero on real tokens.
+          cache: from ``history``, as for ``append``.
+          rows: ``[b]`` int32; a number beyond the last row is left out.
+
+        Returns:
+          The new cache.
+        """
+        return histories.placed(self.architecture, weights, token, mask, cache, rows, self.layout)
+
+    def settle(self, cache: Cache) -> Cache:
+        """Move the tokens that ``extend`` has appended to the ends of the histories; a row's come first."""
+        return histories.settle(cache)
+
+    def emptied(self, cache: Cache, rows: Array) -> Cache:
+        """Return the cache with no token in some rows, ``[B]`` bool, which begin anew."""
+        return histories.emptied(cache, rows)
 
     def logits(self, params: Tree, hidden: Array) -> Array:
         """Return float32 logits ``[..., V]`` of ``hidden`` ``[..., D]``; ValueError if output is "scalar".

@@ -20,7 +20,7 @@ _HEADS = ("scalar",)  # of an adapted critic or reward model: randomly initializ
 
 
 def is_adapter(path: Any) -> bool:
-    """Return whether the path of a leaf is that of an adapter's matrix."""
+    """Return whether the path of a leaf names an adapter's matrix."""
     return str(path[-1].key).endswith((IN, OUT))
 
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from rljax.language import settings
 from rljax.language.settings import NonNegative, Positive, Size, setting
-from rljax.models import attention
 from rljax.models.layouts import Names
+from rljax.models.network import attention
 from rljax.types import Key, Range, Tree
 
 Dtype = Literal["float32", "bfloat16"]
@@ -207,7 +207,7 @@ class Architecture:
 
 @functools.partial(jax.jit, static_argnums=0)  # without jit it takes seconds
 def init(architecture: Architecture, key: Key) -> Tree:
-    """Return random parameters as nested dictionaries, those of the layers stacked on dimension 0.
+    """Return random parameters as nested dictionaries; arrays of the layers are stacked on dimension 0.
 
     They have ``param_dtype``, except adapters and the scalar head, which are small, trained, and float32.
     """

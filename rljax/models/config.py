@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rljax.language import settings
 from rljax.language.settings import Positive, group, setting
@@ -31,6 +31,27 @@ class ModelConfig:
     )
 
     __post_init__ = settings.check
+
+    def network(self, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits") -> Architecture:
+        """Return the architecture for a tokenizer.
+
+        Args:
+          vocabulary: number of ids of the tokenizer.
+          output: outputs of the network.
+
+        Returns:
+          The architecture; its vocabulary is the setting, or the tokenizer's if the setting is 0.
+
+        Raises:
+          ValueError: the model's vocabulary is smaller than the tokenizer's.
+        """
+        size = self.architecture.vocabulary
+        if 0 < size < vocabulary:
+            raise ValueError(
+                f"config.model.vocabulary={size} (weights {self.weights!r}): must be at least "
+                f"{vocabulary}, the number of ids of the tokenizer."
+            )
+        return dataclasses.replace(self.architecture, vocabulary=size or vocabulary, output=output)
 
 
 READING = ("prompt", "cut", "after", "words")  # fields of a module: what it reads in place of the rows
@@ -61,7 +82,9 @@ class ModuleConfig:
         "", "Module that it starts as a copy of and follows after each update, in float32; '': none.", fixed=True
     )
     rate: Annotated[float, Range(0, 1, open_low=True)] = setting(
-        0.005, "Share of the way to the module that it follows which one update moves it.", fixed=True
+        0.005,
+        "Share of the difference to the module that it follows that each update adds to its parameters.",
+        fixed=True,
     )
     prompt: str = setting(
         "", "Text behind its prompt; '{solution}' is filled in, and '{prompt}' in front is the task's own.", fixed=True
@@ -93,7 +116,7 @@ class ModuleConfig:
             if getattr(self, name) != getattr(ModuleConfig, name) and not read:
                 raise ValueError(f"{name}={getattr(self, name)}: it has no effect {_WITHOUT[name]}. Remove it.")
         if field != "like" and self.like not in ("policy", base):
-            raise ValueError(f"like={self.like!r}: its network is that of {field}={base!r}. Remove like.")
+            raise ValueError(f"like={self.like!r}: its network is the network of {field}={base!r}. Remove like.")
         if self.follows and self.weights:
             raise ValueError(f"weights={self.weights!r}: it starts as a copy of follows={base!r}. Remove weights.")
         if self.trunk and self.weights not in ("", "random"):

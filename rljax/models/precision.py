@@ -9,7 +9,7 @@ from rljax.types import Array
 
 
 def is_vector(path: Any) -> bool:
-    """Return whether the path of a leaf is that of a norm's scale or a bias, which are applied in float32."""
+    """Return whether the path of a leaf names a norm's scale or a bias, which are applied in float32."""
     return path[-1].key.endswith(("norm", "bias"))
 
 

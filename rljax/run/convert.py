@@ -41,7 +41,7 @@ def _read(
             raise ValueError(f"{source}: {error}") from None
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture), {}
-    from rljax.run import evaluate
+    from rljax.run.evaluation import evaluate
 
     program, params, _ = evaluate.load(source, step=step, allow_code=allow_code, module=module)
     return program.model(module).architecture, params, tokenizers.files(program.tokenizer)

@@ -1,36 +1,21 @@
-"""The training loop: phases of steps, with logs, evaluations and checkpoints between them."""
+"""Training: ``train`` runs a config, and ``Series`` several that share a program."""
 
 import contextlib
 import dataclasses
 import os
 import pathlib
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from rljax import types
-from rljax.config import resolve, schema, stored
+from rljax.config import resolve, schema
 from rljax.data import storage, tokenizers
-from rljax.environments import worlds
-from rljax.environments.verifiers import pool
-from rljax.host import backends, processes, profiles, workdirs
-from rljax.run import (
-    evaluate,
-    events,
-    forks,
-    host_rollouts,
-    host_worlds,
-    identity,
-    programs,
-    ranking,
-    references,
-    session,
-    stored_rows,
-)
-from rljax.training import steps
+from rljax.environments.workers import pool
+from rljax.host import backends, processes, profiles
+from rljax.run import conductor, programs, session
+from rljax.run.members import alone
+from rljax.run.records import forks
 
 RESUMABLE = os.EX_TEMPFAIL
 """Exit code 75 after SIGTERM: the run is unfinished and can be resumed."""
@@ -39,10 +24,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: the run is unfinished and can be resumed."""
 
 
-class Recompiled(RuntimeError):
-    """A program of the step was compiled more than once."""
-
-
+Recompiled = alone.Recompiled
 NonFinite = session.NonFinite
 Interrupted = pool.Interrupted
 """The process received SIGTERM; the run can be resumed."""
@@ -66,7 +48,7 @@ class Result:
         return f"Result({self.program.config.name}, {len(self.history)} steps; pass@1: {', '.join(measured) or 'none'})"
 
     def _repr_html_(self) -> str:
-        from rljax.run.reports import html, pictures
+        from rljax.run.reports.pages import html, pictures
 
         return html.join(
             [html.tag("p", repr(self)), *([pictures.picture(self.learning_curve(), limit=0)] * bool(self.history))]
@@ -85,13 +67,15 @@ class Result:
 
     def learning_curve(self, path: storage.Path | None = None) -> Any:
         """Plot reward, entropy and length against steps, also to the PNG file ``path``."""
-        from rljax.run import plots  # matplotlib takes half a second, which the first step need not wait for
+        from rljax.run.reports.pages import (
+            plots,  # matplotlib takes half a second, which the first step need not wait for
+        )
 
         return plots.learning_curve(self.history, path, [(p.name, p.last) for p in self.program.phases])
 
     def passk(self, path: storage.Path | None = None) -> Any:
         """Plot pass@k of the evaluations at the ends of phases, also to the PNG file ``path``."""
-        from rljax.run import plots
+        from rljax.run.reports.pages import plots
 
         return plots.passk(self.final, path)
 
@@ -109,77 +93,11 @@ class Result:
                 run.logger.picture(pathlib.Path(picture), self.program.updates)
 
 
-def _advance(run: session.Session, step: steps.Step, state: types.TrainState, workers: Any):
-    """Run one update: one fused program, or a rollout with the workers of a host task or host world, and an update."""
-    if step.fused is not None:
-        with run.clock.spent("dispatch"):
-            return step.fused(state, run.program.key)
-    if step.setup.stored is not None:
-        with run.clock.spent("rollout"):
-            rows = stored_rows.rollout(run.program, step, state)
-        with run.clock.spent("dispatch"):
-            return step.update(state, rows, run.program.key)
-    chunks, waited = step.setup.settings.verifier.chunks, workers.waited
-    with run.clock.spent("update"):
-        jax.block_until_ready(state.step)  # the rollout would wait for it and count the time
-    with run.clock.spent("rollout"):
-        if worlds.on_host(step.setup.task):
-            rows = host_worlds.rollout(run.program, step, state, workers, run.answers)
-        else:
-            rows = host_rollouts.rollout(run.program, step, state, workers, run.journal, chunks)
-    run.clock.move(workers.waited - waited, "rollout", "verify")
-    with run.clock.spent("dispatch"):
-        return step.update(state, rows, run.program.key)
-
-
-def _check_compiled(step: steps.Step) -> None:
-    """Raise Recompiled if a function of the step was compiled more than once, since every step might compile again."""
-    for field in dataclasses.fields(step):
-        compiled = getattr(getattr(step, field.name), "_cache_size", lambda: 0)()
-        if compiled > 1:
-            raise Recompiled(
-                f"the program {field.name!r} was compiled {compiled} times: shape, dtype or sharding of its arguments "
-                "changes between steps."
-            )
-
-
-def _evaluation(
-    run: session.Session, number: int, state: types.TrainState, step: int, name: str, workers: Any
-) -> dict[str, Any]:
-    """Evaluate the policy with the settings of phase ``number``; ``name`` is "" except at the end of a phase."""
-    prompts, samples = run.program.phases[number].settings.evaluation.size(final=bool(name))
-    record = evaluate.evaluate(
-        run.program,
-        state.params["policy"],
-        name=name or "training",
-        step=step,
-        prompts=prompts,
-        samples=samples,
-        verifiers=workers,
-        phase=number,
-    )
-    log_evaluation(run, number, state, record)
-    return record
-
-
-def log_evaluation(run: session.Session, number: int, state: types.TrainState | None, record: dict[str, Any]) -> None:
-    """Add how well modules rank completions to the record of an evaluation, and write it.
-
-    Args:
-      run: the run.
-      number: of the phase.
-      state: the train state; None: no module ranks any.
-      record: from ``evaluate.evaluate``.
-    """
-    compiled, samples = run.program.steps[number], max(2, record["samples"])
-    if state is not None:
-        given = compiled, state, run.program.key, record["prompts"], samples
-        if models := ranking.models(compiled):
-            record["ranking"] = {name: ranking.report(*ranking.scored(*given, name)) for name in models}
-        if models := ranking.of_steps(compiled):
-            record["process"] = {name: ranking.steps_report(*ranking.labelled(*given, name)) for name in models}
-    run.logger.evaluation(record)
-    run.flushed = time.perf_counter()  # excludes the evaluation from the steps' speed
+def finished(run: session.Session, state: types.TrainState) -> Result:
+    """Return the result of a run that has ended, after drawing its pictures."""
+    result = Result(run.program, state, run.logger.history, run.logger.evaluations)
+    result.draw(run)
+    return result
 
 
 @contextlib.contextmanager
@@ -195,7 +113,7 @@ def signals() -> Iterator[Callable[[int], bool]]:
 
 
 def train(
-    config: schema.ConfigDict,
+    config: schema.ConfigDict | resolve.Resolved,
     workdir: str | os.PathLike[str] | None = None,
     *,
     allow_config_change: bool = False,
@@ -207,7 +125,7 @@ def train(
     """Run a config's phases from the start, or from the newest checkpoint of its work directory.
 
     Args:
-      config: see ``config.default``.
+      config: see ``config.default``; or a config that is resolved, with a step in ``checkpoint.init``.
       workdir: folder for checkpoints, logs and plots; None keeps everything in memory, and the run cannot be resumed.
       allow_config_change: whether a work directory may be continued with a different config, or with changed code of
         the modules outside rljax that the config reaches.
@@ -230,105 +148,67 @@ def train(
       Recompiled: a function of the step was compiled more than once.
       profiles.OutOfMemory: a device ran out of memory.
     """
-    config = forks.complete(resolve.complete(config))
-    backends.start(resolve.check(config).cpu_devices)
-    code = resolve.code(config)
-    identity.check_same(config, code)
-    directory = None if workdir is None else workdirs.WorkDirectory(workdir)
-    with contextlib.ExitStack() as stack:
-        if directory is not None:
-            stack.callback(directory.close)
-        happened = stack.enter_context(events.Events())
-        saved = directory and processes.from_leader(
-            lambda: identity.claim(directory, config, code, allow_change=allow_config_change, fresh=fresh)
-        )
-        if saved is None and config.checkpoint.init:
-            saved = processes.from_leader(lambda: forks.tokenizer(config))
+    if not isinstance(config, resolve.Resolved):
+        config = forks.complete(config)
+        backends.start(resolve.check(config).cpu_devices)  # before modules of the user, which may start JAX
+        config = resolve.run(config)
+    with Series(devices, Options(allow_config_change, allow_log_gap, progress)) as series:
+        return series.train(config, workdir, fresh)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments of ``train`` that hold for each of several runs."""
+
+    allow_config_change: bool
+    allow_log_gap: bool
+    progress: bool
+
+
+class Series(contextlib.AbstractContextManager):
+    """Runs one after another that may differ in their seed: they share a program, what it compiled, and its workers.
+
+    Args:
+      devices: the devices of the mesh; None: all devices.
+      options: of each run.
+      program: of the runs; None: the first run builds it.
+    """
+
+    def __init__(self, devices: Sequence[Any] | None, options: Options, program: programs.Program | None = None):
+        self._devices, self._options, self._program = devices, options, program
+        self._workers: list[Any] = []  # of each phase
+        self._stack = contextlib.ExitStack()
+
+    def __exit__(self, *error: Any) -> None:
+        """End the workers."""
+        self._stack.close()
+
+    def train(self, config: resolve.Resolved, workdir: str | os.PathLike[str] | None, fresh: bool = False) -> Result:
+        """Run a resolved config as ``train`` does."""
+        with contextlib.ExitStack() as stack:
+            allow_change = self._options.allow_config_change
+            place = session.claim(stack, config, workdir, allow_change=allow_change, fresh=fresh)
+            program = self._member(config, place.tokenizer)
+            if not self._workers:
+                self._workers = alone.start_workers(program, self._stack)
+            stopping = stack.enter_context(signals())
+            run = stack.enter_context(session.Session(program, place, self._options.allow_log_gap))
+            path = place.directory and place.directory.path
+            stack.enter_context(profiles.explain_out_of_memory(path, lambda: f"step {run.step + 1}"))
+            engine = stack.enter_context(alone.Alone(run, self._workers))
+            (state,) = conductor.conduct(engine, stopping, self._options.progress)
+            if run.failure is not None:
+                raise run.failure
+            return finished(run, state)
+
+    def _member(self, config: resolve.Resolved, saved: bytes | None) -> programs.Program:
+        """Return the program of a run whose tokenizer is ``saved``, or new; it is built unless a run before did so."""
+        if self._program is not None and saved in (None, self._program.tokenizer.serialized):
+            return self._program.member(config)
         if saved is None and processes.several():  # created by one process, so that all have the same
-            settings, resolved = resolve.check(config), resolve.phases(config)
-            saved = processes.from_leader(lambda: programs.make_tokenizer(settings, resolved).serialized)
+            saved = processes.from_leader(lambda: programs.make_tokenizer(config).serialized)
         tokenizer = None if saved is None else tokenizers.load(saved)
-        program = processes.together(lambda: programs.build(config, tokenizer, devices))
-        workers = _workers(program, stack)
-        stopping = stack.enter_context(signals())
-        run = stack.enter_context(session.Session(program, code, directory, happened, progress, allow_log_gap))
-        stack.enter_context(
-            profiles.explain_out_of_memory(directory and directory.path, lambda: f"step {run.step + 1}")
-        )
-        run.announce()
-        state = run.state
-        if run.step == 0 and processes.leader():
-            for task, judges in {id(w): (s.task, w) for s, w in zip(program.setups, workers, strict=True)}.values():
-                references.warn(task, judges)
-        if progress and processes.leader():
-            run.greet()
-        for number, (phase, step) in enumerate(zip(program.phases, program.steps, strict=True)):
-            if run.step >= phase.last:
-                continue
-            if run.step == phase.first:
-                state = step.begin(state, program.key, run.initial(number))
-            assert state is not None
-            state = _phase(run, number, step, state, workers[number], stopping, directory)
-        assert state is not None
-        result = Result(program, state, run.logger.history, run.logger.evaluations)
-        result.draw(run)
-    return result
-
-
-def _workers(program: programs.Program, stack: contextlib.ExitStack) -> list[Any]:
-    """Start the workers of each phase; phases with equal task and settings share them."""
-    shared: dict[Any, Any] = {}
-    for setup in program.setups:
-        key = setup.settings.task, setup.settings.verifier
-        if key not in shared:
-            shared[key] = stack.enter_context(host_worlds.workers(setup))
-    return [shared[s.settings.task, s.settings.verifier] for s in program.setups]
-
-
-def interrupted(run: session.Session, step: int) -> Interrupted:
-    """Return the exception of a run that stops after a step because of a signal."""
-    saved = "saved" if run.saver is not None else "not saved (no work directory)"
-    return Interrupted(f"stopped after step {step} of {run.program.updates}, {saved}.")
-
-
-def _phase(
-    run: session.Session,
-    number: int,
-    step: steps.Step,
-    state: types.TrainState,
-    workers: Any,
-    stopping: Callable[[int], bool],
-    directory: workdirs.WorkDirectory | None,
-) -> types.TrainState:
-    """Run the remaining updates of a phase."""
-    setup = run.program.setups[number]
-    phase, every = setup.phase, setup.settings.evaluation.every
-    if setup.stored is not None:
-        stored_rows.complete(step, state, phase.first, directory, stored.digest(phase))
-    run.flushed = time.perf_counter()
-    for current in range(run.step + 1, phase.last + 1):
-        try:
-            state, values = run.tracer.step(current, _advance, run, step, state, workers)
-        except Interrupted:
-            if run.step > phase.first:  # the state is still that after ``run.step``
-                run.flush(setup)
-                run.save(state, run.step)
-            raise
-        _check_compiled(step)
-        with run.clock.spent("log"):
-            run.push(setup, current, values)
-        last, stop = current == phase.last, stopping(current)
-        accuracy = None
-        if (every and current % every == 0) or (last and phase.start.evaluate):
-            run.flush(setup)
-            name = phase.start.evaluate if last else ""
-            with run.clock.spent("evaluation"):
-                record = _evaluation(run, number, state, current, name, workers)
-            accuracy = record["pass_at_k"]["1"][0]
-        if accuracy is not None or last or current % setup.settings.checkpoint.every == 0 or stop:
-            run.flush(setup)
-            run.save(state, current, accuracy)
-        run.step = current
-        if stop and current < run.program.updates:
-            raise interrupted(run, current)
-    return state
+        self._stack.close()  # the workers of another program
+        self._workers = []
+        self._program = processes.together(lambda: programs.build(config, tokenizer, self._devices))
+        return self._program

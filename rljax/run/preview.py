@@ -16,7 +16,8 @@ from rljax.config import resolve, schema
 from rljax.data import tokenizers
 from rljax.host import workdirs
 from rljax.language import messages
-from rljax.run import checkpoints, forks, identity, programs, sharding
+from rljax.run import programs, sharding
+from rljax.run.records import checkpoints, forks, identity
 from rljax.training import traces
 
 
@@ -40,11 +41,12 @@ def lines(
     Raises:
       ValueError: the run would be refused.
     """
-    config = forks.complete(config)
+    resolved = resolve.run(forks.complete(config))
     directory = workdirs.WorkDirectory(workdir)
-    identity.check(directory, config, resolve.code(config), allow_config_change)
-    simulated = config.copy_and_resolve_references()
-    simulated.cpu_devices = devices or math.prod(max(1, size) for size in config.mesh.values())
+    identity.check(directory, resolved.config, resolved.code, allow_config_change)
+    simulated = resolved.config.copy_and_resolve_references()
+    sizes = resolved.settings.mesh
+    simulated.cpu_devices = devices or math.prod(max(1, size) for size in sizes.axes.values()) + sizes.rollout
     simulated.model.scan = True  # shapes are the same, and the layers are traced once
     jax.config.update("jax_platforms", "cpu")
     stored = directory.read("tokenizer.model")
@@ -53,7 +55,8 @@ def lines(
     out = [
         f"config          {config.name}, seed {program.settings.seed}",
         f"work directory  {workdir}: {_progress(program, directory)}",
-        f"devices         {program.mesh.size} assumed ({mesh or 'alone'})",
+        f"devices         {program.mesh.size} assumed ({mesh or 'alone'})"
+        + f", and {sizes.rollout} that sample" * bool(sizes.rollout),
         f"parameters      {', '.join(sharding.modules(*(step.shape for step in program.steps)))}",
         f"vocabulary      {program.tokenizer.vocabulary:,} tokens",
     ]
@@ -76,7 +79,7 @@ def _progress(program: programs.Program, directory: workdirs.WorkDirectory) -> s
 def _unit(setup: programs.Setup) -> str:
     """Return what the samples of a prompt are."""
     each = setup.rows_of_episode
-    return "samples" if setup.world is None else f"episodes x {each} row{'s' * (each != 1)}"
+    return "samples" if setup.world is None and each == 1 else f"episodes x {each} row{'s' * (each != 1)}"
 
 
 def _world(setup: programs.Setup) -> list[str]:

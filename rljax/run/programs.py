@@ -7,27 +7,28 @@ import dataclasses
 import functools
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from rljax import environments, models, sampling, types
 from rljax.config import modules, resolve, schema
-from rljax.data import stored_groups, tokenizers
+from rljax.data import storage, stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
-from rljax.environments.worlds import supplies
+from rljax.environments import traits
 from rljax.environments.worlds.host import limited
 from rljax.host import backends
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
-from rljax.training import checks, optimizers, phases, readings, sharding, steps
+from rljax.training import checks, phases, readings, sharding, steps
+from rljax.training.learning import optimizers
 from rljax.transforms.source import files
 
 _SAVED = 2 << 30  # bytes of activations that the backward pass may keep without being asked
 
-Phase = phases.Phase[schema.Config]
-Setup = phases.Setup[schema.Config]
+Phase = resolve.Phase
+Setup = phases.Setup
 
 
 class SharedWorkWarning(UserWarning):
@@ -38,17 +39,31 @@ class SharedWorkWarning(UserWarning):
 class Program:
     """A run, ready to start. Creating a program compiles nothing, and reads the files of stored rows only."""
 
-    config: schema.ConfigDict
-    settings: schema.Config  # of the run, without the changes of its phases
-    phases: tuple[Phase, ...]
+    resolved: resolve.Resolved
     tokenizer: tokenizers.Tokenizer
     tasks: tuple[environments.Task, ...]  # of each phase, bound to the tokenizer
     mesh: jax.sharding.Mesh
     stored: tuple[stored_groups.Groups | None, ...]  # of each phase whose source reads files
+    rollout: jax.sharding.Mesh | None = None  # of the sampler, if it has devices of its own
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{p.name} {p.first + 1}-{p.last} {p.algorithm.spec.partition('(')[0]}" for p in self.phases)
         return f"Program({self.config.name}: {parts}; task {self.tasks[-1].name}, {self.mesh.size} devices)"
+
+    @property
+    def config(self) -> schema.ConfigDict:
+        """The config of the run."""
+        return self.resolved.config
+
+    @property
+    def settings(self) -> schema.Config:
+        """The settings of the run, without the changes of its phases."""
+        return self.resolved.settings
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases, in order."""
+        return self.resolved.phases
 
     @property
     def key(self) -> types.Key:
@@ -64,12 +79,27 @@ class Program:
         """Return the index of the phase that runs update ``step + 1``; after the last update, of the last phase."""
         return next((i for i, p in enumerate(self.phases) if step < p.last), len(self.phases) - 1)
 
-    def member(self, config: schema.ConfigDict) -> "Program":
-        """Return the program of a config that differs in its seed and in traced numbers; it shares what is compiled."""
-        other = dataclasses.replace(self, config=config, settings=resolve.check(config), phases=resolve.phases(config))
-        steps_of = zip(self.steps, other.setups, strict=True)
-        other.__dict__["steps"] = tuple(dataclasses.replace(step, setup=setup) for step, setup in steps_of)
+    def member(self, resolved: resolve.Resolved, traced: bool = False) -> "Program":
+        """Return the program of a config that differs in its seed; it shares what is compiled.
+
+        Args:
+          resolved: the config.
+          traced: whether it differs in traced numbers too.
+        """
+        other = dataclasses.replace(self, resolved=resolved)
+        if traced:
+            steps_of = zip(self.steps, other.setups, strict=True)
+            other.__dict__["steps"] = tuple(dataclasses.replace(step, setup=setup) for step, setup in steps_of)
+        else:
+            other.__dict__.update(steps=self.steps, setups=self.setups)
+        if self.rollout is not None:
+            other.__dict__["sampler"] = self.sampler.member(resolved, traced)
         return other
+
+    @functools.cached_property
+    def sampler(self) -> "Program":
+        """The same program on the mesh on which rollouts are computed."""
+        return self if self.rollout is None else dataclasses.replace(self, mesh=self.rollout, rollout=None)
 
     @functools.cached_property
     def policy(self) -> models.Model:
@@ -86,7 +116,7 @@ class Program:
         source = phase.of(module).follows or module
         outputs = modules.outputs(self.phases, source) or {"scalar"}
         output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
-        architecture = resolve.architecture(phase.settings.model, self.tokenizer.vocabulary, output)
+        architecture = phase.settings.model.network(self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
         architecture = dataclasses.replace(
@@ -101,7 +131,7 @@ class Program:
         batch, learner = phase.settings.batch, phase.settings.learner
         task = next(task for p, task in zip(self.phases, self.tasks, strict=True) if p is phase)
         length = task.prompt_length + task.completion_length
-        tokens = batch.prompts * batch.samples * supplies.rows_of_episode(task) * length
+        tokens = batch.prompts * batch.samples * traits.traits(task).rows_of_episode * length
         tokens //= learner.minibatches * learner.microbatches * self.mesh.size
         return "none" if architecture.saved(tokens, length) <= _SAVED else "full"
 
@@ -194,7 +224,7 @@ class Program:
 
 
 def build(
-    config: schema.ConfigDict,
+    config: schema.ConfigDict | resolve.Resolved,
     tokenizer: tokenizers.Tokenizer | None = None,
     devices: Sequence[Any] | None = None,
     task: environments.Task | None = None,
@@ -203,7 +233,7 @@ def build(
     """Build the program of a config.
 
     Args:
-      config: see ``config.schema``.
+      config: see ``config.schema``; or a config that is resolved.
       tokenizer: the tokenizer; None: the one that ``config.tokenizer`` describes.
       devices: the devices of the mesh; None: all devices.
       task: a task that replaces the config's in every phase.
@@ -215,28 +245,16 @@ def build(
 
     Raises:
       CodeError: an exception inside a task or a piece of any phase, or a result of another shape (``training.checks``).
-      ValueError: the errors of ``resolve.phases``, a task that does not fit its tokenizer, a mesh that does not fit
-        the devices, or weights whose shapes differ from those of their config.json.
+      ValueError: the errors of ``resolve.run``, a task that does not fit its tokenizer, a mesh that does not fit
+        the devices, or weights whose shapes differ from their config.json.
     """
-    config = resolve.complete(config)  # a copy, which later changes of the argument do not affect
-    settings, resolved = resolve.check(config), resolve.phases(config, trains)
-    backends.start(settings.cpu_devices)
-    mesh = sharding.make_mesh(dataclasses.asdict(settings.mesh), devices)
-    for phase in resolved:
-        if phase.settings.learner.offload:
-            sharding.check_memory(mesh, optimizers.HOST, "learner.offload")
-        rows = phase.settings.batch.prompts * phase.settings.batch.samples
-        sharding.check_rows(mesh, rows, f"batch.prompts * samples (phase {phase.name!r})")
-    if tokenizer is None:
-        tokenizer = make_tokenizer(settings, resolved)
-    bound: dict[str, environments.Task] = {}
-    for phase in resolved:
-        if phase.settings.task not in bound:
-            with limited.within(phase.settings.verifier):
-                bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
-    tasks = tuple(bound[p.settings.task] for p in resolved)
-    stored = tuple(_stored(phase, task, tokenizer, trains) for phase, task in zip(resolved, tasks, strict=True))
-    program = Program(config, settings, resolved, tokenizer, tasks, mesh, stored)
+    resolved = config if isinstance(config, resolve.Resolved) else resolve.run(config, trains)
+    backends.start(resolved.settings.cpu_devices)
+    mesh, rollout = _meshes(resolved, devices, trains)
+    tokenizer = tokenizer or make_tokenizer(resolved)
+    tasks = _bound(resolved, tokenizer, task)
+    stored = tuple(_stored(phase, task, tokenizer, trains) for phase, task in zip(resolved.phases, tasks, strict=True))
+    program = Program(resolved, tokenizer, tasks, mesh, stored, rollout)
     _check_weights(program)
     for setup in program.setups:
         checks.check(setup, trains)
@@ -244,6 +262,45 @@ def build(
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
+
+
+def _meshes(
+    resolved: resolve.Resolved, devices: Sequence[Any] | None, trains: bool
+) -> tuple[jax.sharding.Mesh, jax.sharding.Mesh | None]:
+    """Return the mesh of a run, and that of its sampler if it trains and the sampler has devices of its own.
+
+    Raises:
+      ValueError: a mesh does not fit its devices, or the rows of a phase do not fit a mesh.
+    """
+    fields = resolved.settings.mesh
+    sampling, updating = sharding.apart(devices, fields.rollout if trains else 0)
+    mesh, rollout = sharding.make_mesh(fields.axes, updating), None
+    if sampling:
+        free = {} if -1 in fields.axes.values() else {"data": -1}  # an axis that takes the rest
+        try:
+            rollout = sharding.make_mesh({**fields.axes, **free}, sampling)
+        except ValueError as error:
+            raise ValueError(f"config.mesh.rollout={fields.rollout}: {error}") from None
+    for phase in resolved.phases:
+        if phase.settings.learner.offload:
+            sharding.check_memory(mesh, optimizers.HOST, "learner.offload")
+        rows = phase.settings.batch.prompts * phase.settings.batch.samples
+        for each in (mesh, rollout):
+            if each is not None:
+                sharding.check_rows(each, rows, f"batch.prompts * samples (phase {phase.name!r})")
+    return mesh, rollout
+
+
+def _bound(
+    resolved: resolve.Resolved, tokenizer: tokenizers.Tokenizer, task: environments.Task | None
+) -> tuple[environments.Task, ...]:
+    """Return the task of each phase, or ``task`` in its place, bound to the tokenizer once."""
+    bound: dict[str, environments.Task] = {}
+    for phase in resolved.phases:
+        if phase.settings.task not in bound:
+            with limited.within(phase.settings.verifier):
+                bound[phase.settings.task] = (task or phase.task).bind(tokenizer)
+    return tuple(bound[phase.settings.task] for phase in resolved.phases)
 
 
 def _check_weights(program: Program) -> None:
@@ -282,9 +339,14 @@ def _stored(
         overlong=source.overlong,
         parts=source.parts,
         megabytes=source.megabytes,
+        newest=None if source.fixed else phase.first,
     )
     try:
-        return reader.read(source.file).split(source.heldout) if trains else reader.blank(source.file)
+        if trains and source.fixed:
+            return reader.read(source.file).split(source.heldout)
+        if trains and not storage.is_dir(storage.path(source.file)):
+            raise FileNotFoundError(f"{source.file}: no such folder")
+        return reader.blank(source.file)
     except (ValueError, OSError) as error:
         raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 
@@ -316,27 +378,22 @@ def work(setup: phases.Setup) -> list[str]:
 def remarks(step: steps.Step) -> list[str]:
     """Return what a user should know of a phase before it runs."""
     phase = step.setup.phase
-    stored = [] if step.setup.stored is None else [f"stored rows: {step.setup.stored.describe()}"]
-    return [*phase.warnings, *(f"note: {note}" for note in (*stored, *step.notes, *phase.notes))]
+    return [*phase.warnings, *(f"note: {note}" for note in (*step.notes, *phase.notes))]
 
 
-def make_tokenizer(settings: schema.Config, resolved: Sequence[Phase]) -> tokenizers.Tokenizer:
+def make_tokenizer(resolved: resolve.Resolved) -> tokenizers.Tokenizer:
     """Return the tokenizer of a run: loaded, of bytes, or trained on the text of all phases' tasks.
 
     Raises:
       ValueError: its files cannot be read, or the text does not fill the vocabulary.
     """
-    fields: TokenizerConfig = settings.tokenizer
-    path = fields.path or settings.model.weights
+    fields: TokenizerConfig = resolved.settings.tokenizer
+    path = fields.path or resolved.settings.model.weights
     if path:
         try:
             return tokenizers.load(path, fields.date)
         except (ValueError, FileNotFoundError) as error:
             raise ValueError(f"config.tokenizer.path={path!r}: {error}") from error
-    return tokenizers.make(fields.kind, _corpus(resolved), fields.vocabulary or None)
-
-
-def _corpus(resolved: Sequence[Phase]) -> Iterator[str]:
-    """Return the text of all phases' tasks, each task once."""
-    tasks = {p.settings.task: p.task for p in resolved}
-    return itertools.chain.from_iterable(task.corpus() for task in tasks.values())
+    tasks = {phase.settings.task: phase.task for phase in resolved.phases}  # each once
+    corpus = itertools.chain.from_iterable(task.corpus() for task in tasks.values())
+    return tokenizers.make(fields.kind, corpus, fields.vocabulary or None)

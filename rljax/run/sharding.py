@@ -18,6 +18,7 @@ from absl import flags
 
 from rljax import types
 from rljax.config import files
+from rljax.host import memory
 from rljax.language import messages, parse
 from rljax.models import layouts
 from rljax.run import programs
@@ -56,7 +57,7 @@ def rows(state: types.TrainState, axes: dict[str, Any]) -> list[Row]:
         shape = ", ".join(f"{n} / ({' x '.join(by)})" if by else str(n) for n, by in zip(leaf.shape, used, strict=True))
         splitting = {axis for axes in split for axis in axes}
         copied = tuple(axis for axis, size in mesh.shape.items() if size > 1 and axis not in splitting)
-        size = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        size = memory.held(leaf)
         name = _name(path)
         described.append(Row(name, f"[{shape}] {leaf.dtype}", size, copied, _like(name, leaf, logical)))
     return described
@@ -85,12 +86,6 @@ def why(row: Row) -> str:
     return "; ".join(reasons)
 
 
-def held(tree: types.Tree) -> int:
-    """Return the bytes per device of a tree of abstract arrays with shardings."""
-    leaves = jax.tree.leaves(tree)
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
-
-
 def sizes(state: types.TrainState) -> dict[str, int]:
     """Return the bytes per device of each field of an abstract state."""
     total: dict[str, int] = {}
@@ -104,7 +99,7 @@ def modules(*states: types.TrainState) -> list[str]:
     """Return the parameters of each module of some abstract states, and their memory on each device."""
     trees = {name: tree for state in states for name, tree in {**state.params, **state.frozen}.items()}
     return [
-        f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,} ({messages.size(held(tree))})"
+        f"{name} {sum(leaf.size for leaf in jax.tree.leaves(tree)):,} ({messages.size(memory.held(tree))})"
         for name, tree in trees.items()
     ]
 
@@ -141,6 +136,11 @@ def page(program: programs.Program) -> str:
         lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
     moved = f"of which {messages.size(gathered)} are gathered, once per rollout"
     lines.append(f"  {'resident':13}{messages.size(total):>10}, {moved}")
+    if program.rollout is not None:
+        moved = memory.held(program.sampler.steps[-1].shape.params["policy"])
+        lines.append(
+            f"  moved to each of the {program.rollout.size} devices that sample, every step: {messages.size(moved)}"
+        )
     lines += ["", *programs.work(program.steps[-1].setup)]
     copied = [row for row in arrays if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]

@@ -17,11 +17,12 @@ RLJAX_NUM_PROCESSES and RLJAX_PROCESS_ID. If one process dies, the others exit w
 """
 
 import contextlib
+import functools
 import itertools
 import pathlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -50,11 +51,11 @@ def _path(value: str) -> str:
     return files.find(name) + colon + argument
 
 
-def parse_flags(argv: list[str]) -> list[str]:
+def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
     """Parse flags; an override of an unknown field is reported like other errors of a config."""
     try:
-        return flags.FLAGS(_shipped(argv))
-    except (AttributeError, KeyError) as error:
+        return values(_shipped(argv))
+    except (AttributeError, KeyError, TypeError) as error:
         _explain(argv)
         cause = error.args[0]  # the config library's KeyError, with the nearest name in its second line
         lines = str(cause.args[0] if isinstance(cause, KeyError) else cause).splitlines()
@@ -77,68 +78,72 @@ def after_help() -> None:
     page.show()
 
 
-def define_flags() -> None:
-    """Define the flags of this command."""
-    config_flags.DEFINE_config_file("config", help_string="Path of a config file, or name of a shipped config.")
-    flags.DEFINE_string("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
-    flags.DEFINE_string("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
-    flags.DEFINE_multi_string("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
-    flags.DEFINE_integer(
-        "width",
-        0,
-        "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all.",
-        lower_bound=0,
+def define_flags(values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | None = None) -> None:
+    """Define the flags of this command, which ``argv`` sets; None: ``sys.argv``."""
+    text, number, switch, texts = (
+        functools.partial(define, flag_values=values)
+        for define in (flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_bool, flags.DEFINE_multi_string)
     )
-    flags.DEFINE_bool("check", False, "Check the run and print what it would do, on no device; trains nothing.")
-    flags.DEFINE_integer(
-        "devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0
-    )
-    flags.DEFINE_bool("allow_config_change", False, "Continue a work directory with a changed config or code.")
-    flags.DEFINE_string("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
-    flags.DEFINE_bool("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
-    flags.DEFINE_bool("next", True, "Print the commands that look at the run when it ends.")
-    flags.DEFINE_bool("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
-    flags.DEFINE_multi_string("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
-    flags.DEFINE_string("coordinator", None, "With several processes: HOST:PORT of process 0.")
-    flags.DEFINE_integer("num_processes", None, "Number of processes; 1 disables the search for others.")
-    flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
-    flags.DEFINE_integer(
-        "heartbeat_seconds", 100, "Seconds without a heartbeat after which a process is considered dead."
-    )
-    flags.mark_flag_as_required("config")
+    which = "Path of a config file, or name of a shipped config."
+    config_flags.DEFINE_config_file("config", help_string=which, flag_values=values, sys_argv=argv and list(argv))
+    text("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
+    text("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
+    texts("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
+    width = "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all."
+    number("width", 0, width, lower_bound=0)
+    switch("check", False, "Check the run and print what it would do, on no device; trains nothing.")
+    number("devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0)
+    switch("allow_config_change", False, "Continue a work directory with a changed config or code.")
+    text("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
+    switch("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
+    switch("next", True, "Print the commands that look at the run when it ends.")
+    switch("allow_log_gap", False, "Continue a work directory whose logs lack earlier records.")
+    texts("set", [], "field=value; the field may be an argument of a call: algorithm.kl=0.01")
+    text("coordinator", None, "With several processes: HOST:PORT of process 0.")
+    number("num_processes", None, "Number of processes; 1 disables the search for others.")
+    number("process_id", None, "Number of this process, from 0.")
+    number("heartbeat_seconds", 100, "Seconds without a heartbeat after which a process is considered dead.")
+    flags.mark_flag_as_required("config", values)
+
+
+def config_of(given: flags.FlagValues) -> schema.ConfigDict:
+    """Return the config that the flags name, with the changes that they make."""
+    config = given.config
+    for edit in given.set:
+        files.override(config, *parse.setting(edit))
+    if given.init is not None:
+        config.checkpoint.init = given.init
+    return config
 
 
 def main(argv: Sequence[str]) -> None:
     """Train and print the results and the work directory."""
     if len(argv) > 1:
         raise ValueError(f"unexpected argument {argv[1]!r}")
-    config = flags.FLAGS.config
-    for edit in flags.FLAGS.set:
-        files.override(config, *parse.setting(edit))
-    if flags.FLAGS.init is not None:
-        config.checkpoint.init = flags.FLAGS.init
-    settings = resolve.check(config)
-    code = resolve.code(config)
+    config = config_of(flags.FLAGS)
+    resolved = resolve.run(config)
 
     import jax
 
     # imported after the checks, so that errors of the config appear immediately
     from rljax.host import backends, processes
-    from rljax.run import checkpoints, forks, identity, loop, seeds
+    from rljax.run import loop
+    from rljax.run.members import sweep
+    from rljax.run.records import checkpoints, forks, identity
 
     workdir = flags.FLAGS.workdir
     if not workdir:
         base = files.load(*config_flags.get_config_filename(flags.FLAGS["config"]).split(":", 1))
-        workdir = identity.default_workdir(forks.complete(config), code, base)
+        workdir = identity.default_workdir(forks.complete(config), resolved.code, base)
     checkpoints.hide_tracebacks()
-    several = seeds.fields(flags.FLAGS.seeds, flags.FLAGS.sweep) if flags.FLAGS.seeds or flags.FLAGS.sweep else []
+    several = sweep.of_flags(flags.FLAGS.seeds, flags.FLAGS.sweep) if flags.FLAGS.seeds or flags.FLAGS.sweep else []
     if several:
         workdir = flags.FLAGS.workdir or f"{workdir}-{'sweep' if flags.FLAGS.sweep else 'seeds'}"
     if flags.FLAGS.check:
         _check(config, several, workdir)
         return
     try:
-        backends.start(settings.cpu_devices, len(several))
+        backends.start(resolved.settings.cpu_devices, len(several))
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )
@@ -151,7 +156,7 @@ def main(argv: Sequence[str]) -> None:
         if several:
             _train_many(config, several, workdir)
         else:
-            _train(config, workdir, code)
+            _train(resolve.run(forks.complete(config)) if config.checkpoint.init else resolved, workdir)
     except Exception as error:
         if processes.lost(error):
             message = messages.shown(str(error))
@@ -164,28 +169,29 @@ def main(argv: Sequence[str]) -> None:
         raise
 
 
-def _check(config: schema.ConfigDict, several: Sequence[Mapping[str, Any]], workdir: str | pathlib.Path) -> None:
+def _check(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: str | pathlib.Path) -> None:
     """Print what a run, or each program of several runs, would do."""
-    from rljax.run import cohorts, preview, sweep
+    from rljax.run import preview
+    from rljax.run.members import cohorts, sweep
 
     places = [(config, workdir)]
     if several:
-        planned = cohorts.plan(sweep.expand([dict(fields) for fields in several], config))
+        planned = cohorts.plan(sweep.expand(several, config, workdir))
         print("\n".join(f"program {number}: {cohort.describe()}" for number, cohort in enumerate(planned, 1)))
-        places = [(cohort.runs[0].config, f"{workdir}/{cohort.runs[0].name}") for cohort in planned]
+        places = [(cohort.runs[0].config, cohort.runs[0].workdir) for cohort in planned]
     for one, place in places:
         print("\n".join(preview.lines(one, place, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
 
 
-def _train_many(config: schema.ConfigDict, several: Sequence[Mapping[str, Any]], workdir: str | pathlib.Path) -> None:
+def _train_many(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: str | pathlib.Path) -> None:
     """Train several runs; of several processes, process 0 prints."""
     from rljax.host import processes
-    from rljax.run import many, seeds
+    from rljax.run.members import many, results
 
     with _resumable():
         out = many.train_many(
             config,
-            [dict(fields) for fields in several],
+            several,
             workdir,
             width=flags.FLAGS.width,
             allow_config_change=flags.FLAGS.allow_config_change,
@@ -195,7 +201,7 @@ def _train_many(config: schema.ConfigDict, several: Sequence[Mapping[str, Any]],
     if not processes.leader():
         return
     trained = [(run.fields, {e["name"]: e for e in run.result.evaluations}) for run in out if run.result is not None]
-    seeds.table(trained)
+    results.table(trained)
     if flags.FLAGS.next:
         print(f"next: python -m rljax compare {shlex.quote(str(workdir))}")
     if failed := [f"{run.name}: {run.failure}" for run in out if run.failure]:
@@ -207,7 +213,8 @@ def _resumable() -> Iterator[None]:
     """Exit with the code of an unfinished run, and the command that resumes it, if the block is interrupted."""
     from rljax.data import storage
     from rljax.host import processes
-    from rljax.run import events, loop
+    from rljax.run import loop
+    from rljax.run.records import events
 
     try:
         yield
@@ -217,20 +224,21 @@ def _resumable() -> Iterator[None]:
         sys.exit(loop.INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else loop.RESUMABLE)
 
 
-def _train(config: schema.ConfigDict, workdir: str | pathlib.Path, code: Mapping[str, str]) -> None:
+def _train(resolved: resolve.Resolved, workdir: str | pathlib.Path) -> None:
     """Train; of several processes, process 0 prints."""
     from rljax.data import storage
     from rljax.host import processes
-    from rljax.run import evaluate, loop
+    from rljax.run import loop
+    from rljax.run.evaluation import evaluate
     from rljax.run.reports import facts
 
     log = print if processes.leader() else lambda *_, **__: None
     log(f"work directory: {workdir}", flush=True)  # before what goes to stderr
     with _resumable():
         changed, gap, fresh = flags.FLAGS.allow_config_change, flags.FLAGS.allow_log_gap, flags.FLAGS.fresh
-        result = loop.train(config, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
+        result = loop.train(resolved, workdir, allow_config_change=changed, allow_log_gap=gap, fresh=fresh)
     if processes.leader():
         evaluate.table(result.evaluations)
         print(f"written to {workdir}: " + ", ".join(storage.names(workdir)))
         if flags.FLAGS.next:
-            print("next:" + "".join(f"\n  {command}" for command in facts.following(workdir, code)))
+            print("next:" + "".join(f"\n  {command}" for command in facts.following(workdir, resolved.code)))

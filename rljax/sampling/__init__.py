@@ -21,7 +21,7 @@ shape of the batch may change the last bit of a logit, and a token if that bit d
 ``entropy``         nats, of the tempered distribution, unfiltered
 ``square_prob``     sum of its squared probabilities
 ``kept``            on request, packed bits of the support drawn from, so that the trainer renormalizes
-                    over the same tokens under newer parameters (``rljax.models.scoring``)
+                    over the same tokens under newer parameters (``rljax.models.scores.scoring``)
 ==================  ==========================================================================
 
 Without a filter the two log-probabilities are equal and ``kept`` is None. Greedy decoding reports ``behaviour_logp`` 0
@@ -32,7 +32,7 @@ and the others at temperature 1.
 ``length``.
 
 **Segments.** ``resume`` continues rows by a few tokens (``types.Finish.UNFINISHED`` until they end), possibly under
-newer parameters. With the same parameters the tokens are those of one ``generate``, wherever the rows are cut.
+newer parameters. With the same parameters the tokens equal the tokens of one ``generate``, wherever the rows are cut.
 
 **Worlds.** A row may be a conversation: when it ends a turn, its world answers inside the loop, and the reply is read
 as forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each turn is a row of its own (``chapters``).
@@ -45,6 +45,8 @@ as forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each tu
 ``segments.py``       ``resume``: rollouts in segments
 ``dialogue.py``       episodes in progress, and a world's answer to a turn
 ``conversation.py``   worlds that answer, a row for each conversation
+``refill.py``         the same in fewer slots: one whose episode has ended takes the next
+``turns.py``          rows whose replies are not computed in the program
 ``chapters.py``       worlds that answer, a row for each turn
 ``players.py``        who plays the seats of a world
 ``stopping.py``       stop strings

@@ -18,7 +18,7 @@ _TURNS = 1 << 29  # stream of an episode's key, beyond any position
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """Episodes as rows, E * M of them: those of an episode adjacent, in the order of its turns; M = max_turns."""
+    """Episodes as rows, E * M of them, adjacent for each episode in the order of its turns; M = max_turns."""
 
     prompts: types.Prompts  # [E * M, L] each; ``index`` is 0
     sample: samples_lib.Sample  # mask 0 in absent turns

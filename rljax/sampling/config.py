@@ -33,4 +33,8 @@ class SamplerConfig:
         0, "How often the batch may shrink to half its rows as rows end; each compiles a loop."
     )
 
+    slots: Size = setting(
+        0, "Conversations that are decoded at once; a slot takes the next one when one ends. 0: all of a step."
+    )
+
     __post_init__ = settings.check

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.models import shapes
+from rljax.models.scores import shapes
 from rljax.sampling import decode, dialogue, segments, stopping
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import samples as samples_lib
@@ -25,10 +25,84 @@ Array = types.Array
 
 
 @dataclasses.dataclass(frozen=True)
+class Alone:
+    """The one seat of an episode, which never waits: a row is an episode."""
+
+    later = 0  # tokens of a prompt that the loop reads
+
+    def check(self, prompts: int, rows: int, compact: int) -> None:
+        """Raise ValueError if prompts do not divide over the rows."""
+        if rows % prompts:
+            raise ValueError(f"converse: {prompts} prompts for {rows} rows of 1 seats")
+
+    def columns(self, world: dialogue.World, length: int) -> int:
+        """Return the most steps of the loop: T."""
+        return length
+
+    def writing(self, talk: dialogue.Talk, live: Array, reading: Array) -> Array:
+        """Return which live rows [b] draw a token: those that do not read."""
+        return live & ~reading
+
+    def of_writer(self, x: Array, talk: dialogue.Talk) -> Array:
+        """Return ``x`` [b] in the row that writes, [e]: itself."""
+        return x
+
+    def without_waiting(self, sample: samples_lib.Sample, length: int) -> samples_lib.Sample:
+        """Return the rows: no position is unused."""
+        return sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """Seats that share an episode and wait while another one reads or writes."""
+
+    seats: int
+
+    later = 1  # a seat may wait before its first token, whose logits follow the prompt, so its last token is read later
+
+    def check(self, prompts: int, rows: int, compact: int) -> None:
+        """Raise ValueError if rows have no prompts of their own, or are compacted."""
+        if prompts != rows:
+            raise ValueError(f"converse: {prompts} prompts for {rows} rows of {self.seats} seats")
+        if compact:
+            raise ValueError(f"sampler.compact = {compact}: expected 0 for a world of several seats")
+
+    def columns(self, world: dialogue.World, length: int) -> int:
+        """Return the most steps of the loop: the seats read and write in turns, so the sum of their rows."""
+        return min(self.seats * length, world.max_turns * (world.turn_length + world.reply_length))
+
+    def writing(self, talk: dialogue.Talk, live: Array, reading: Array) -> Array:
+        """Return which live rows [b] draw a token: the seats whose turn it is, when no seat of theirs reads."""
+        busy = reading.reshape((-1, self.seats)).any(axis=1)
+        turn = jnp.arange(self.seats)[None, :] == talk.seat[:, None]
+        return live & (turn & ~busy[:, None]).reshape(-1)
+
+    def of_writer(self, x: Array, talk: dialogue.Talk) -> Array:
+        """Return ``x`` [b] in the row of the seat whose turn it is, [e]."""
+        return jnp.take_along_axis(x.reshape((-1, self.seats, *x.shape[1:])), talk.seat[:, None], axis=1)[:, 0]
+
+    def without_waiting(self, sample: samples_lib.Sample, length: int) -> samples_lib.Sample:
+        """Move the positions in use to the left, and cut the rows to T."""
+        assert sample.turn is not None
+        used = sample.turn >= 0
+        order = jnp.argsort(~used, axis=1, stable=True)[:, :length]
+
+        def moved(x: Array) -> Array:
+            return jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1) if x.ndim > 1 else x
+
+        return samples_lib.mapped(moved, sample)
+
+
+def _seats(world: dialogue.World) -> Alone | Several:
+    return Alone() if world.seats == 1 else Several(world.seats)
+
+
+@dataclasses.dataclass(frozen=True)
 class Driver:
     """One step of conversations; ``draw`` and ``active`` are the arguments of ``decode.run``."""
 
     world: dialogue.World
+    seats: Alone | Several
     ends: stopping.Ends
     processors: processors_lib.Processors
     length: int  # T
@@ -41,18 +115,10 @@ class Driver:
     def _roles(self, talk: dialogue.Talk, live: Array) -> tuple[Array, Array]:
         """Return which rows [b] read a token of their reply, and which draw one: when no seat of theirs reads."""
         reading = live & (talk.place < talk.size)
-        if self.world.seats == 1:
-            return reading, live & ~reading
-        busy = self._by_seat(reading).any(axis=1)
-        turn = jnp.arange(self.world.seats)[None, :] == talk.seat[:, None]
-        return reading, live & (turn & ~busy[:, None]).reshape(-1)
+        return reading, self.seats.writing(talk, live, reading)
 
     def _by_seat(self, x: Array) -> Array:
         return x.reshape((-1, self.world.seats, *x.shape[1:]))
-
-    def _of_writer(self, x: Array, talk: dialogue.Talk) -> Array:
-        """Return ``x`` [b] in the row of the seat whose turn it is, [e]."""
-        return x if self.world.seats == 1 else jnp.take_along_axis(self._by_seat(x), talk.seat[:, None], axis=1)[:, 0]
 
     def draw(self, decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
         """Draw or read one position of every active row; answer the turns that end."""
@@ -69,7 +135,7 @@ class Driver:
         turn = jax.lax.dynamic_update_index_in_dim(sample.turn, turn, sample.steps - 1, axis=1)
         talk = dataclasses.replace(talk, place=talk.place + reading, length=talk.length + used)
 
-        written, writes = self._of_writer(token, talk), self._by_seat(writing).any(axis=1)
+        written, writes = self.seats.of_writer(token, talk), self._by_seat(writing).any(axis=1)
         stopped = jnp.any(written[:, None] == jnp.asarray(self.ends.stop, jnp.int32)[None, :], axis=1)
         if self.ends.strings is not None and talk.strings is not None:
             state = jnp.where(writes, self.ends.strings.advance(talk.strings, written), talk.strings)
@@ -128,46 +194,43 @@ def converse(
     Raises:
       ValueError: a shape does not match, or compaction with several seats.
     """
-    rows, columns = keys.shape[0] * world.seats, _columns(world, length)
-    count, width = prompts.token.shape
-    if rows % count or (world.seats > 1 and count != rows):
-        raise ValueError(f"converse: {count} prompts for {rows} rows of {world.seats} seats")
+    seats, rows = _seats(world), keys.shape[0] * world.seats
+    columns, (count, width) = seats.columns(world, length), prompts.token.shape
+    seats.check(count, rows, config.compact)
     shapes.check({"prompts.mask": prompts.mask}, (count, width), "[P, L] of prompts.token")
-    if config.compact and world.seats > 1:
-        raise ValueError(f"sampler.compact = {config.compact}: expected 0 for a world of several seats")
-    alone = world.seats == 1
-    if alone and world.max_turns == 1 and length == world.turn_length:
+    if world.seats == world.max_turns == 1 and length == world.turn_length:
         each = rows // count
         sample = decode.generate(model, params, prompts, keys, config, ends, samples=each, length=length)
         return _answered(world, dialogue.begin(world, states, ends), sample, keys, ends)
     processors = processors_lib.build(config)
     weights, talk = model.decode_params(params), dialogue.begin(world, states, ends)
-    # A seat may wait before its first token, whose logits are those after its prompt: so the last token is read later.
-    read = width if alone else width - 1
-    token, mask = prompts.token[:, :read], prompts.mask[:, :read]
-    hidden, cache = model.prefill(weights, token, mask, rows // count, max(1, columns - alone), config.cache_block)
+    read = width - seats.later
+    token, mask, steps = prompts.token[:, :read], prompts.mask[:, :read], max(1, columns - 1 + seats.later)
+    hidden, cache = model.prefill(weights, token, mask, rows // count, steps, config.cache_block)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), rows // count)
     vocabulary = logits.shape[1] if processors_lib.keeps(config, processors) else None
     sample = samples_lib.empty(rows, columns, vocabulary, ends.pad, turns=True)
     assert sample.turn is not None
     sample = dataclasses.replace(sample, turn=jnp.full_like(sample.turn, -1))
     row = jnp.arange(rows, dtype=jnp.int32)
-    last = jnp.zeros_like(row) if alone else prompts.token[:, -1]
+    last = prompts.token[:, -1] if seats.later else jnp.zeros_like(row)
     start = decode.DecodeState(
         sample, cache, last, jnp.ones((rows,), bool), dialogue.seat_keys(keys, world.seats), row, talk
     )
-    driver = Driver(world, ends, processors, length)
+    driver = Driver(world, seats, ends, processors, length)
     sample, talk = decode.run(
         model,
         weights,
         start,
-        logits if alone else None,
+        None if seats.later else logits,
         driver.draw,
         columns,
         decode.stages(count, rows // count, config.compact),
         driver.active,
     )
-    return _without_waiting(sample, length, not alone), talk
+    sample = seats.without_waiting(sample, length)
+    assert sample.turn is not None
+    return dataclasses.replace(sample, turn=jnp.maximum(sample.turn, 0)), talk
 
 
 def _answered(
@@ -179,28 +242,6 @@ def _answered(
     talk = dataclasses.replace(talk, written=sample.token, count=sample.length, length=sample.length)
     talk = dialogue.answer(world, ends, talk, keys, jnp.ones(talk.over.shape, bool))
     return dataclasses.replace(sample, turn=jnp.zeros(sample.token.shape, jnp.int32)), talk
-
-
-def _columns(world: dialogue.World, length: int) -> int:
-    """Return the most steps of the loop: of a lone seat, T; of several seats, who read and write in turns, the sum."""
-    if world.seats == 1:
-        return length
-    return min(world.seats * length, world.max_turns * (world.turn_length + world.reply_length))
-
-
-def _without_waiting(sample: samples_lib.Sample, length: int, waited: bool) -> samples_lib.Sample:
-    """Move the positions in use to the left where seats waited, and cut the rows to T."""
-    assert sample.turn is not None
-    used = sample.turn >= 0
-    if waited:
-        order = jnp.argsort(~used, axis=1, stable=True)[:, :length]
-
-        def moved(x: Array) -> Array:
-            return jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1) if x.ndim > 1 else x
-
-        sample = samples_lib.mapped(moved, sample)
-    assert sample.turn is not None
-    return dataclasses.replace(sample, turn=jnp.maximum(sample.turn, 0))
 
 
 def resume(
@@ -225,7 +266,7 @@ def resume(
       model: as in ``segments.resume``, like ``params``, ``prompts``, ``keys``, ``sample``, ``fresh`` and ``config``.
       params: the model's parameters.
       world: the world, of one seat.
-      talk: the episodes so far; those of ``fresh`` rows are at their beginning (``dialogue.begin``).
+      talk: the episodes so far; episodes of ``fresh`` rows are at their beginning (``dialogue.begin``).
       prompts: P prompts ``[P, L]``.
       keys: ``[B]`` typed keys.
       sample: the rows so far, ``[B, T]``.
@@ -244,7 +285,7 @@ def resume(
         raise ValueError(f"source.partial: a world of {world.seats} seats cannot be sampled in segments: expected 1")
     length = sample.token.shape[1]
     sample = segments.renewed(sample, fresh, ends.pad)
-    driver = Driver(world, ends, processors_lib.build(config), length)
+    driver = Driver(world, Alone(), ends, processors_lib.build(config), length)
     sample, talk = segments.continued(
         model, params, prompts, keys, sample, config, ends.pad, min(segment, length), talk, driver.draw
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from rljax import types
-from rljax.models import scoring, shapes
+from rljax.models.scores import scoring, shapes
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import samples as samples_lib
 from rljax.sampling import stopping
@@ -44,7 +44,7 @@ def generate(
     With temperature tau, filter F and logits l: ``raw_logp = log_softmax(l / tau)`` and
     ``behaviour_logp = log_softmax(F(l / tau))`` at the token drawn. At temperature 0 the most
     probable token is chosen (the lowest id among equals), ``behaviour_logp`` is 0, and ``raw_logp``
-    and ``entropy`` are those of temperature 1.
+    and ``entropy`` are at temperature 1.
 
     Args:
       model: the policy.
@@ -117,11 +117,7 @@ def run(
     Returns:
       The completions of all B rows, and their ``DecodeState.state``.
     """
-
-    def decode_step(decoding: DecodeState) -> DecodeState:
-        hidden, cache = model.extend(weights, decoding.token, active(decoding), decoding.cache)
-        return draw(dataclasses.replace(decoding, cache=cache), model.logits(weights, hidden))
-
+    decode_step = stepping(model, weights, draw, active)
     decoding = start if logits is None else draw(start, logits)
     whole = decoding.sample, decoding.state
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
@@ -135,6 +131,21 @@ def run(
 
         decoding = jax.lax.while_loop(unfinished, decode_step, decoding)
     return (decoding.sample, decoding.state) if len(batches) == 1 else _gather(whole, decoding)
+
+
+def stepping(
+    model: samples_lib.Policy,
+    weights: types.Tree,
+    draw: Callable[["DecodeState", Array], "DecodeState"],
+    active: Callable[["DecodeState"], Array] = lambda decoding: decoding.live,
+) -> Callable[["DecodeState"], "DecodeState"]:
+    """Return a step of the loop: read the last token of the active rows, draw the next; see ``run``."""
+
+    def decode_step(decoding: DecodeState) -> DecodeState:
+        hidden, cache = model.extend(weights, decoding.token, active(decoding), decoding.cache)
+        return draw(dataclasses.replace(decoding, cache=cache), model.logits(weights, hidden))
+
+    return decode_step
 
 
 @custom_vmap
@@ -156,7 +167,7 @@ def stages(prompts: int, samples: int, compact: int) -> list[tuple[int, int]]:
     """Return the shapes of a batch that shrinks by half, ``compact`` times.
 
     While a prompt has more than one row, all prompts keep the same number of rows and share their keys and values;
-    after that, each row has a copy of those of its prompt.
+    after that, each row has a copy of its prompt's.
 
     Args:
       prompts: P.
@@ -254,7 +265,7 @@ def _shrink(
 
 
 def _gather(whole: tuple[samples_lib.Sample, Any], decoding: DecodeState) -> tuple[samples_lib.Sample, Any]:
-    """Write the completions and states of the rows being decoded into those of the whole batch."""
+    """Write the completions and states of the rows being decoded into the arrays of the whole batch."""
 
     def put(whole: Array, part: Array) -> Array:
         return whole.at[decoding.row].set(part)
@@ -266,7 +277,7 @@ def _gather(whole: tuple[samples_lib.Sample, Any], decoding: DecodeState) -> tup
 
 @flax.struct.dataclass
 class Drawn:
-    """One position of every row; the fields are those of Sample without T."""
+    """One position of every row; its fields are the fields of Sample without T."""
 
     token: Array
     behaviour_logp: Array

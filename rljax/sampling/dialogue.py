@@ -49,7 +49,7 @@ class World(Protocol):
 
 @flax.struct.dataclass
 class Talk:
-    """Episodes in progress: E of them, B = E * seats rows, those of an episode adjacent; M = max_turns."""
+    """Episodes in progress: E of them, B = E * seats rows, adjacent for each episode; M = max_turns."""
 
     world: Any  # [E, ...], the world's state
     seat: Array  # [E] int32, whose turn it is
@@ -129,7 +129,7 @@ def limits(world: World, states: Any, episodes: int) -> tuple[Array, Array]:
 
 
 def seat_keys(keys: types.Key, seats: int) -> types.Key:
-    """Return the keys of rows ``[E * seats]`` from those of episodes ``[E]``; seat 0 has the key of its episode."""
+    """Return the keys of rows ``[E * seats]`` from the keys of episodes ``[E]``; seat 0 has the key of its episode."""
     if seats == 1:
         return keys
 
@@ -141,7 +141,7 @@ def seat_keys(keys: types.Key, seats: int) -> types.Key:
 
 
 def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended: Array) -> Talk:
-    """Let the world answer the turns that ``ended`` ``[E]``; ``keys`` ``[B]`` are those of the rows."""
+    """Let the world answer the turns that ``ended`` ``[E]``; ``keys`` ``[B]`` are the rows' keys."""
     seats, turns = world.seats, world.max_turns
     following, reply = _step(world, ends, talk, keys)
     mine = (jnp.arange(seats)[None, :] == talk.seat[:, None]).reshape(-1)

@@ -17,7 +17,7 @@ def seats_of(players: int, episodes: int, seats: int, samples: int) -> np.ndarra
 
     Args:
       players: number of players.
-      episodes: E, those of a problem adjacent.
+      episodes: E, adjacent for each problem.
       seats: of an episode.
       samples: episodes of each problem.
 

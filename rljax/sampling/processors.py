@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +104,9 @@ def inverse(key: Array, logits: Array) -> Array:
     return chunk * size + find(weight[chunk], rest)[0]
 
 
-_FILTERS = {"top_k": top_k, "top_p": top_p, "min_p": min_p}  # ``build`` has arguments of the same names
+# The filters in the order in which they apply, each by its field of ``SamplerConfig``, whose default keeps every token
+FILTERS: dict[str, Callable[[Any], Processor]] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+_OFF = {field.name: field.default for field in dataclasses.fields(SamplerConfig)}
 _DRAWS: dict[str, Callable[[Array, Array], Array]] = {"gumbel": jax.random.categorical, "inverse": inverse}
 
 
@@ -117,21 +120,25 @@ def chain(*processors: Processor) -> Processor:
 
 
 def build(config: SamplerConfig) -> Processors:
-    """Return the sampler's processors: temperature, then top-k, then top-p, then min-p.
+    """Return the sampler's processors: temperature, then ``FILTERS``.
 
     At temperature 0 the filters are left out, since each keeps the most probable token. Equal settings return equal
     objects, which compile once as a static argument of ``jit``. The draws "gumbel" and "inverse" are from the same
     distribution, but of different tokens for the same key.
     """
-    active = _filter(config.top_k, config.top_p, config.min_p)
-    return Processors(config.temperature, active if active and config.temperature > 0 else None, _DRAWS[config.draw])
+    filters = active(config) if config.temperature > 0 else ()
+    return Processors(config.temperature, _filter(filters) if filters else None, _DRAWS[config.draw])
+
+
+def active(config: SamplerConfig) -> tuple[tuple[str, float], ...]:
+    """Return the filters that exclude tokens, (name, value) each, in the order in which they apply."""
+    values = ((name, getattr(config, name)) for name in FILTERS)
+    return tuple((name, value) for name, value in values if value != _OFF[name])
 
 
 @functools.cache
-def _filter(k: int, p: float, least: float) -> Processor | None:
-    settings = {"top_k": (k, 0), "top_p": (p, 1), "min_p": (least, 0)}
-    active = [_FILTERS[name](value) for name, (value, off) in settings.items() if value != off]
-    return chain(*active) if active else None
+def _filter(filters: tuple[tuple[str, float], ...]) -> Processor:
+    return chain(*(FILTERS[name](value) for name, value in filters))
 
 
 def _check(field: str, value: float | str, valid: bool, allowed: str) -> None:

@@ -82,7 +82,7 @@ class Sample:
     entropy: Array  # [B, T] float32, nats, of the tempered unfiltered distribution; 0 after the end
     square_prob: Array  # [B, T] float32, sum over v of p_v^2 of the same; 0 after the end
     finish: Array  # [B] int32, a types.Finish
-    length: Array  # [B] int32, positions in use; in a conversation, those of replies too, where mask is 0
+    length: Array  # [B] int32, positions in use; in a conversation, replies included, where mask is 0
     steps: Array  # int32, positions decoded before every row had ended
     slots: Array  # int32, positions computed: rows in the batch, summed over decode steps
     kept: Array | None = None  # [B, T, ceil(V / 32)] uint32, packed support drawn from; all bits set after the end
@@ -105,7 +105,7 @@ def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array, re
 
     def one(step: Array, index: Array, sample: Array, repeat: Array | None = None) -> types.Key:
         key = root
-        if repeat is not None:  # its numbers are not those of steps
+        if repeat is not None:  # its numbers differ from the numbers of steps
             other = jax.random.fold_in(root, jnp.uint32(0xC0000000) + repeat.astype(jnp.uint32))
             key = jnp.where(repeat > 0, other, root)
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, step), index), sample)
@@ -115,7 +115,7 @@ def row_keys(root: types.Key, step: int | Array, index: Array, sample: Array, re
 
 
 def mapped(function: Callable[..., Array], *samples: Sample) -> Sample:
-    """Apply a function to the fields whose first dimension is the row; the others are those of the first sample."""
+    """Apply a function to the fields whose first dimension is the row; the other fields are the first sample's."""
     names = [f.name for f in dataclasses.fields(Sample) if f.name not in ("steps", "slots")]
     fields = [{name: getattr(sample, name) for name in names} for sample in samples]
     return dataclasses.replace(samples[0], **jax.tree.map(function, *fields))

@@ -1,4 +1,4 @@
-"""Sampling in segments: rows continue where they were cut, and equal those of one uninterrupted call."""
+"""Sampling in segments: rows continue where they were cut, and equal the rows of one uninterrupted call."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.models import shapes
+from rljax.models.scores import shapes
 from rljax.sampling import decode, stopping
 from rljax.sampling import processors as processors_lib
 from rljax.sampling import samples as samples_lib
@@ -32,7 +32,7 @@ def resume(
 ) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
-    [prompt | tokens emitted so far] is prefilled again, so the whole cache is that of ``params``, whichever version
+    [prompt | tokens emitted so far] is prefilled again, so the whole cache is computed by ``params``, whichever version
     wrote the tokens. Position t of row b is drawn with ``fold_in(keys[b], t)``, as in ``generate``: with the same
     parameters, segments of any length give the tokens of one ``generate`` (up to the rounding of another batch shape).
     The reported values of earlier tokens do not change. Each row has a copy of its prompt's keys and values here,
@@ -42,14 +42,14 @@ def resume(
       model: as in ``generate``.
       params: the model's parameters.
       prompts: P prompts ``[P, L]``, left-padded; P divides B.
-      keys: ``[B]`` typed keys, those of each row's first segment.
+      keys: ``[B]`` typed keys, of each row's first segment.
       sample: the completions so far, ``[B, T]``; rows with ``finish`` UNFINISHED are continued.
       fresh: ``[B]`` bool, rows that start over, whatever ``sample`` has for them.
-      config: as in ``generate``; blocks of the cache are those of this segment's columns, and with ``compact`` rows
+      config: as in ``generate``; blocks of the cache cover this segment's columns, and with ``compact`` rows
         that have ended are left out from the first token on.
       ends: as in ``generate``; a text may begin in one segment and end in another.
       segment: the most tokens that a row gets.
-      enough: all rows are cut as soon as those of so many prompts have ended; None: they are not.
+      enough: all rows are cut as soon as all rows of so many prompts have ended; None: they are not.
 
     Returns:
       The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
@@ -104,66 +104,9 @@ def _stopping(
 
 
 def blank(rows: int, length: int, vocabulary: int, config: SamplerConfig, pad: int) -> samples_lib.Sample:
-    """Return conversations ``[rows, length]`` before their first turn; ``vocabulary`` is that of the logits."""
+    """Return conversations ``[rows, length]`` before their first turn; ``vocabulary`` is the width of the logits."""
     kept = vocabulary if processors_lib.keeps(config, processors_lib.build(config)) else None
     return samples_lib.empty(rows, length, kept, pad, turns=True)
-
-
-def turn(
-    model: samples_lib.Policy,
-    params: types.Tree,
-    prompts: types.Prompts,
-    keys: types.Key,
-    sample: samples_lib.Sample,
-    replies: Array,
-    size: Array,
-    ended: Array,
-    ready: Array,
-    config: SamplerConfig,
-    ends: stopping.Ends,
-    *,
-    turn_length: int,
-) -> samples_lib.Sample:
-    """Append replies to conversations, and in the ``ready`` rows the whole next turn.
-
-    A turn ends as in ``conversation.converse``: by ``ends``, after ``turn_length`` tokens, or with the row. Position t
-    of a row, replies counted, is drawn with ``fold_in(keys[b], t)``, and a row is only ever cut at the end of its turn.
-    So its tokens and numbers do not depend on which rows are continued together.
-
-    Args:
-      model: as in ``resume``, like ``params``, ``prompts`` and ``keys``.
-      params: the model's parameters.
-      prompts: P prompts ``[P, L]``.
-      keys: ``[B]`` typed keys.
-      sample: the conversations so far, ``[B, T]``.
-      replies: ``[B, R]`` int32, right-padded; they get mask 0.
-      size: ``[B]`` int32, their tokens.
-      ended: ``[B]`` int32, turns of the row that have ended: ``Sample.turn`` of what is written now.
-      ready: ``[B]`` bool; with its reply, such a row has fewer than T positions.
-      config: temperature and filters; ``compact`` does not apply.
-      ends: what ends a turn.
-      turn_length: the most tokens of a turn.
-
-    Returns:
-      The conversations; ``finish`` says nothing; ``steps`` and ``slots`` are added to those of ``sample``.
-    """
-    rows, length = sample.token.shape
-    shapes.check({"keys": keys, "size": size, "ended": ended, "ready": ready}, (rows,), "[B] of sample.token")
-    column, before = jnp.arange(length, dtype=jnp.int32)[None, :], sample.length
-    place = column - before[:, None]
-    inside = (place >= 0) & (place < size[:, None])
-    reply = jnp.take_along_axis(replies, jnp.clip(place, 0, replies.shape[1] - 1), axis=1)
-    finish = jnp.where(ready, int(types.Finish.UNFINISHED), int(types.Finish.LENGTH))
-    sample = dataclasses.replace(
-        sample, token=jnp.where(inside, reply, sample.token), length=before + size, finish=finish
-    )
-    state = None if ends.strings is None else ends.strings.start(rows)
-    draw = _drawing(sample.length, length, config, ends)
-    segment, config = min(turn_length, length), dataclasses.replace(config, compact=0)
-    out, _ = continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)
-    written = (column >= before[:, None]) & (column < out.length[:, None])
-    number = jnp.where(written, ended[:, None], jnp.zeros_like(written) if out.turn is None else out.turn)
-    return dataclasses.replace(out, turn=number, steps=sample.steps + out.steps, slots=sample.slots + out.slots)
 
 
 def continued(

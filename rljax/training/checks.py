@@ -4,16 +4,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rljax import environments, sampling, types
+from rljax import types
 from rljax.algorithms import inputs, interpreter
-from rljax.environments import worlds
-from rljax.environments.worlds import supplies
+from rljax.environments import traits
 from rljax.language import errors
-from rljax.training import passes, phases, play, rollouts, row_metrics, stored, world_checks
-from rljax.training import rows as rows_lib
-from rljax.transforms import modules, shapes
+from rljax.models.scores import head
+from rljax.training import passes, phases, producers
+from rljax.training.learning import row_metrics
+from rljax.transforms import modules
+from rljax.transforms.frame import extras, shapes
 from rljax.transforms.source import groups
 
 Shape = jax.ShapeDtypeStruct
@@ -37,8 +37,10 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
     where = f"phase {setup.phase.name!r}, {setup.algorithm.spec}" if trains else f"phase {setup.phase.name!r}"
     if trains:
         _noise(setup)
+        asked = [interpreter.needs(setup.algorithm), *setup.phase.read.values()]
+        head.check([name for needs in asked for name in needs.requested if not types.SCORES[name].at])
     with errors.within(where):
-        rows = jax.eval_shape(lambda key: _rows(setup, key), _KEY)
+        rows = jax.eval_shape(producers.make(setup).check, _KEY)
         if not trains:
             return
         jax.eval_shape(lambda rows, key: _algorithm(setup, rows, key), rows, _KEY)
@@ -62,108 +64,12 @@ def _noise(setup: phases.Setup) -> None:
             )
 
 
-# --- the task ----------------------------------------------------------------------------------
-
-
-def _prompts(setup: phases.Setup, count: int) -> types.Prompts:
-    """Return ``count`` prompts, checked."""
-    task, index = setup.task, jnp.zeros((count,), jnp.int32)
-    if task.host:
-        token = jnp.zeros((count, task.prompt_length), jnp.int32)
-        return types.Prompts(token=token, mask=jnp.ones(token.shape), index=index)
-    with errors.inside(f"task {task.name!r}: prompts"):
-        prompts = task.prompts(index, "train")
-        token = jnp.zeros((count, task.prompt_length))
-        shapes.array("Prompts.token", prompts.token, (("B", "T"),), token, int)
-        shapes.array("Prompts.mask", prompts.mask, (("B", "T"),), token, float)
-        shapes.array("Prompts.index", prompts.index, (("B",),), token, int)
-    return prompts
-
-
-def _verdict(setup: phases.Setup, rows: types.Rollout) -> types.Verdict:
-    """Return the verdict of a task's rows, checked."""
-    task = setup.task
-    if not environments.scored_on_device(task) or rows.index is None or rows.action is None:
-        parts = {name: jnp.zeros_like(rows.reward) for name in task.parts}
-        return types.Verdict(reward=rows.reward, outcome=jnp.zeros_like(rows.group), parts=parts)
-    with errors.inside(f"task {task.name!r}: verify"):
-        verdict = setup.verify(rows.index, "train", rows.action.token, rows.mask)
-        shapes.array("Verdict.reward", verdict.reward, (("B",),), rows.mask)
-        shapes.array("Verdict.outcome", verdict.outcome, (("B",),), rows.mask, int)
-        for name, x in verdict.parts.items():
-            shapes.array(f"Verdict.parts[{name!r}]", x, (("B",),), rows.mask)
-        if verdict.token_reward is not None:
-            shapes.array("Verdict.token_reward", verdict.token_reward, (("B", "T"),), rows.mask)
-        if verdict.domain is not None:
-            shapes.array("Verdict.domain", verdict.domain, (("B",),), rows.mask, int)
-        for name, x in (("token_reward", verdict.token_reward), ("domains", verdict.domain)):
-            if x is None and name in getattr(task, "supplies", ()):
-                raise ValueError(
-                    f"Verdict.{name.rstrip('s')} is None: expected an array, as Task.supplies has {name!r}"
-                )
-        if {*verdict.parts} != {*task.parts}:
-            raise ValueError(f"Verdict.parts has {sorted(verdict.parts)}: expected {sorted(task.parts)}, as Task.parts")
-    return verdict
-
-
-def _rows(setup: phases.Setup, key: types.Key) -> types.Rollout:
-    """Return the rows of a step before the update, as ``steps.make_step`` makes them, without a model."""
-    if setup.world is not None:
-        world_checks.check(setup.world, jax.eval_shape(lambda: key))
-    if setup.stored is not None:
-        return stored.example(setup, setup.prompts * setup.algorithm.source.oversample)
-    prompts = _prompts(setup, setup.prompts * setup.algorithm.source.oversample)
-    zero, position = jnp.zeros((), jnp.int32), prompts.index
-    demonstrated = setup.algorithm.source.origin == "demonstrations"
-    if demonstrated and not setup.task.host:
-        with errors.inside(f"task {setup.task.name!r}: demonstrations"):
-            return rollouts.demonstrate(setup, zero, position, prompts, key)
-    source = setup.algorithm.source
-    if setup.solutions:
-        _demonstrations(setup, position.size, key)
-    drawn = rows_lib.each_once(position)
-    rows = rows_lib.unsampled(setup, drawn.replace(samples=position) if source.uneven else drawn, prompts)
-    if demonstrated:  # those of a host task are read outside of the program
-        token = jnp.zeros(rows.mask.shape, jnp.int32)
-        if worlds.on_host(setup.task):
-            rows = play.host_turns(rows, token, rows.mask, setup.task.stop)
-        return rows.replace(action=types.Action(token=token), on_policy=jnp.zeros_like(rows.reward))
-    number, whole = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32)
-    out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
-    rows = rows_lib.filled(rows, out, whole)
-    world = setup.world or (setup.task if worlds.on_host(setup.task) else None)
-    if world is not None:
-        return world_checks.rows(world, rows)
-    if source.segment:
-        rows = rows.replace(extra={**rows.extra, "repeat": rows.group})
-    if source.head is not None:
-        rows = rows.replace(extra={**rows.extra, "head": rows.mask})
-    rows = rows_lib.judged(rows, _verdict(setup, rows))
-    return rows if source.again is None else passes.shaped(setup, rows)
-
-
-def _demonstrations(setup: phases.Setup, count: int, key: types.Key) -> None:
-    """Check that the task has the demonstrations that the source reads."""
-    if not hasattr(setup.task, "demonstrations"):
-        raise ValueError(
-            f"config.algorithm: {setup.algorithm.source.spec} reads demonstrations, and task {setup.task.name!r} has "
-            "no function demonstrations."
-        )
-    index: Any = np.zeros(1, np.int32) if setup.task.host else jnp.zeros((count,), jnp.int32)
-    with errors.inside(f"task {setup.task.name!r}: demonstrations"):
-        rollouts.solutions(setup, jnp.zeros((), jnp.int32), index, key)
-
-
 # --- the algorithm -----------------------------------------------------------------------------
 
 
 def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
     """Return the scores that a model computes for ``needs``."""
-    names = ("entropy", "square_prob", "log_normaliser", "value", "process")
-    fields: dict[str, Any] = {name: rows.mask for name in names if getattr(needs, name)}
-    fields |= {"reward": rows.reward} if needs.reward else {}
-    for *_, bins in needs.value_logits:
-        fields["value_logits"] = jnp.zeros((*rows.mask.shape, bins))
+    fields: dict[str, Any] = {name: jnp.zeros(shape) for name, shape in shapes.requested(needs, rows.mask).items()}
     return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 
@@ -186,12 +92,12 @@ def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
         choice = source.choose(pool, setup.problems(key), index, key)
         unlike = source.uneven or choice.samples is not None
         shapes.check_same("the choice", types.Choice(index, index if unlike else None), choice)
-        if unlike and (setup.world is not None or worlds.on_host(setup.task)):
-            raise ValueError(f"task {setup.task.name!r} is a world, which plays equal numbers of episodes of a prompt")
+        if unlike and (reason := producers.refused(setup.task).get("uneven")):
+            raise ValueError(f"{reason}, which plays equal numbers of episodes of a prompt")
 
 
 def _offered(setup: phases.Setup) -> types.Array:
-    return jnp.zeros((setup.prompts * setup.algorithm.source.oversample,), jnp.int32)
+    return jnp.zeros((setup.drawn,), jnp.int32)
 
 
 def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
@@ -204,7 +110,7 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
     if source.again is None:
         return rows
     edit = passes.edited(setup, pool, jnp.zeros((), jnp.int32), rows, solutions, key)
-    second = groups.take(rows, jnp.repeat(edit.row, source.again.samples or setup.settings.batch.samples))
+    second = groups.take(rows, jnp.repeat(edit.row, passes.samples(setup)))
     merged = source.again.merge(rows, second, edit)
     added = {name for name in merged.extra if name in source.supplies}
     before = {name: x for name, x in merged.extra.items() if name not in added or name in rows.extra}
@@ -234,13 +140,13 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     rows = rows.replace(**{name: rows.mask for name, needed in named.items() if needed})
     rows = rows.replace(scores={module: _read(setup, module, rows) for module in setup.phase.read})
     if setup.precedent:
-        rows = rows.replace(extra={**rows.extra, inputs.PRECEDENT: rows.mask})
+        rows = extras.put(rows, {inputs.PRECEDENT: rows.mask})
     rows, state = interpreter.transform(algorithm, rows, state, key)
     if not source.grouped:
         with errors.inside(f"source {source.spec}"):
             rows = _selected(setup, pool, rows, key)
-    rows = rows.replace(extra={**rows.extra, "now": rows.group})
-    turns, domains = "turns" in supplies.supplies(setup.task), row_metrics.domains(setup.task)
+    rows = extras.put(rows, {"now": rows.group})
+    turns, domains = "turns" in traits.traits(setup.task).supplies, row_metrics.domains(setup.task)
     metrics = _row_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):

@@ -1,11 +1,18 @@
-"""Settings of training."""
+"""Settings of a run: ``Config`` collects all groups, and every floor from here up reads it.
+
+Each group is a frozen dataclass in the folder that reads it; the groups that ``run/`` reads are here.
+"""
 
 import dataclasses
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
-from rljax import sampling
+from rljax.algorithms.config import SeamConfig
+from rljax.data.config import TokenizerConfig
+from rljax.environments.config import VerifierConfig
 from rljax.language import settings
-from rljax.language.settings import Count, NonNegative, Size, setting
+from rljax.language.settings import Count, NonNegative, Size, group, setting
+from rljax.models.config import ModelConfig
+from rljax.sampling.config import SamplerConfig
 from rljax.types import Range
 
 Devices = Annotated[int, Range(-1, 1e6)]
@@ -71,6 +78,25 @@ class MeshConfig:
     expert: Devices = setting(1, "Splits experts and rows.")
     sequence: Devices = setting(1, "Splits positions.")
     tensor: Devices = setting(1, "Splits heads, hidden units and the vocabulary.")
+    rollout: Size = setting(
+        0, "Devices that only sample, the first ones; the axes are over the others. 0: all devices sample and update."
+    )
+
+    __post_init__ = settings.check
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The devices along each axis."""
+        return {name: size for name, size in dataclasses.asdict(self).items() if name != "rollout"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """How far rollouts run ahead of updates."""
+
+    lag: Size = setting(
+        0, "Updates that a rollout runs ahead: rollout k is sampled by version max(0, k - lag). 0: in turn."
+    )
 
     __post_init__ = settings.check
 
@@ -84,56 +110,88 @@ class PhaseConfig:
     warmup: Size = setting(20, "Updates over which the update is scaled linearly up to full size.")
     reset_optimizer: bool = setting(True, "Whether the optimizer state is reset at the start of the phase.")
     reference: Literal["start", "keep"] = setting(
-        "start", "Reference policy: 'start', the policy at the start of the phase; 'keep', that of the previous phase."
+        "start",
+        "Reference policy: 'start', the policy at the start of the phase; 'keep', the reference of the previous phase.",
     )
     evaluate: str = setting("", "Name of the evaluation at the end of the phase; '': none.")
 
     __post_init__ = settings.check
 
 
-class Log(Protocol):
-    """The settings of logging that a step reads."""
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluations on held-out prompts."""
 
-    @property
-    def rollout_rows(self) -> int:
-        """Rows of a step that are returned with its metrics, before they are rounded up to whole groups."""
-        ...
+    every: Size = setting(0, "Steps between evaluations during training; 0: none.")
+    prompts: Count = setting(128, "Prompts of an evaluation during training.")
+    samples: Count = setting(32, "Completions of each of its prompts.")
+    final_prompts: Count = setting(256, "Prompts of an evaluation that a phase names.")
+    final_samples: Count = setting(64, "Completions of each of its prompts.")
 
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Metrics that cost time."""
-        ...
+    __post_init__ = settings.check
+
+    def size(self, final: bool) -> tuple[int, int]:
+        """Return prompts and samples of an evaluation that a phase names, or of one during training."""
+        return (self.final_prompts, self.final_samples) if final else (self.prompts, self.samples)
 
 
-class Settings(Protocol):
-    """The groups of settings that training reads; ``config.schema.Config`` has these among others."""
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints of the train state."""
 
-    @property
-    def task(self) -> str:
-        """The call that names the task."""
-        ...
+    every: Count = setting(100, "Steps between checkpoints; phases and evaluations end with one too.")
+    max_to_keep: Count = setting(2, "Newest checkpoints kept, beside the best and those at ends of phases.", fixed=True)
+    init: str = setting(
+        "", "Run whose parameters this one begins with: RUN@STEP, RUN@PHASE or RUN, its newest checkpoint.", fixed=True
+    )
 
-    @property
-    def batch(self) -> BatchConfig:
-        """The rows of a step."""
-        ...
+    __post_init__ = settings.check
 
-    @property
-    def world(self) -> WorldConfig:
-        """Who plays the seats of a world."""
-        ...
 
-    @property
-    def sampler(self) -> sampling.SamplerConfig:
-        """How tokens are sampled."""
-        ...
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What is written of each step."""
 
-    @property
-    def learner(self) -> LearnerConfig:
-        """How the update goes over the rows."""
-        ...
+    every: Count = setting(10, "Steps between flushes of the metrics.")
+    rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; the last step of a phase has one. 0: none.")
+    rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
+    diagnostics: tuple[Diagnostic, ...] = setting(
+        (),
+        "More metrics; 'kl', 'moved': two more forward passes each; 'noise', 'signs': more gradients; others: free.",
+    )
+    report: bool = setting(
+        True, "Write report.html when the run ends or is interrupted, and pictures of curves at its end.", fixed=True
+    )
+    sinks: str = setting(
+        "tensorboard()", "Where else records go: calls such as tensorboard() | csv(); 'none'.", fixed=True
+    )
 
-    @property
-    def log(self) -> Log:
-        """What is logged of each step."""
-        ...
+    __post_init__ = settings.check
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of a run. A phase may set the fields that are not fixed."""
+
+    name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
+    seed: Annotated[int, Range(0, 2**32 - 1)] = setting(0, "Seed of all random draws.", fixed=True)
+    cpu_devices: Annotated[int, Range(0, 256)] = setting(
+        0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True
+    )
+    task: str = setting("arithmetic()", "Task: a call of the table, or of a dotted path to a marked function.")
+    algorithm: str = setting("grpo()", "Algorithm: a call of the table, or of a dotted path to a recipe.")
+    seam: SeamConfig = group(SeamConfig)
+    tokenizer: TokenizerConfig = group(TokenizerConfig, fixed=True)
+    model: ModelConfig = group(ModelConfig)
+    sampler: SamplerConfig = group(SamplerConfig)
+    batch: BatchConfig = group(BatchConfig)
+    world: WorldConfig = group(WorldConfig)
+    learner: LearnerConfig = group(LearnerConfig)
+    mesh: MeshConfig = group(MeshConfig, fixed=True)
+    run: RunConfig = group(RunConfig)
+    verifier: VerifierConfig = group(VerifierConfig)
+    evaluation: EvaluationConfig = group(EvaluationConfig)
+    checkpoint: CheckpointConfig = group(CheckpointConfig)
+    log: LogConfig = group(LogConfig)
+    profile: str = setting("", "Steps to trace to WORKDIR/profile, such as 'steps 10-12'.", fixed=True)
+    phases: tuple[str, ...] = setting(("main",), "Names of the phases, in order.", fixed=True)

@@ -4,19 +4,14 @@ Arrays of members have them along the first axis, which is split over the device
 members at a time, by ``vmap``, and one such part after another. Devices exchange nothing.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rljax import sampling, types
-from rljax.training import phases, states, steps
-
 AXIS = "member"
-Values = Mapping[str, types.Array]  # numbers in which members differ, by field
 
 
 def make_mesh(devices: Sequence[Any]) -> Mesh:
@@ -53,70 +48,3 @@ def each(function: Callable[..., Any], mesh: Mesh, width: int, donate: bool = Fa
         return jax.shard_map(of_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(common, *members)
 
     return jax.jit(run, donate_argnums=(1,) if donate else ())
-
-
-@dataclasses.dataclass(frozen=True)
-class Functions:
-    """What is computed for a member in a phase; each is a function for ``each``.
-
-    Attributes:
-      step: the functions of the phase for a run alone, of equal structure.
-      traced: ``values -> Setup``, the phase with numbers of a member.
-    """
-
-    step: steps.Step
-    traced: Callable[[Values], phases.Setup]
-
-    def begin(
-        self,
-        common: Mapping[str, types.Tree],
-        initial: Mapping[str, types.Tree],
-        previous: types.TrainState | None,
-        key: types.Key,
-        values: Values,
-    ) -> types.TrainState:
-        """Return the state at the start of the phase; see ``states.begin``.
-
-        ``common`` are initial parameters of all members, ``initial`` those of a member, which come before them.
-        """
-        return states.begin(self.traced(values), self.step.carried, previous, key, {**common, **initial})
-
-    def advance(
-        self, common: None, state: types.TrainState, key: types.Key, values: Values
-    ) -> tuple[types.TrainState, dict[str, types.Array]]:
-        """Return the state after one step, and its metrics."""
-        del common
-        return steps.advance(self.traced(values), state, key)
-
-    def complete(
-        self,
-        common: tuple[types.Array, types.Prompts],
-        params: types.Tree,
-        keys: types.Key,
-        values: Values,
-        *,
-        samples: int,
-        changes: Mapping[str, Any],
-    ) -> tuple[types.Array, ...]:
-        """Return completions of held-out prompts and their verdicts.
-
-        Args:
-          common: the rows' prompts by index ``[B]``, and the P prompts.
-          params: the policy's.
-          keys: ``[B]``, of the rows.
-          values: numbers of the member.
-          samples: completions of each prompt.
-          changes: fields of the sampler's settings that are replaced.
-
-        Returns:
-          Outcome ``[B]``, reward ``[B]``, token ``[B, T]``, mask ``[B, T]`` and length ``[B]``.
-        """
-        rows, prompts = common
-        setup = self.traced(values)
-        sampler = dataclasses.replace(setup.settings.sampler, **changes)
-        length = setup.task.completion_length
-        out = sampling.generate(
-            setup.decoder, params, prompts, keys, sampler, setup.ends, samples=samples, length=length
-        )
-        verdict = setup.verify(rows, "heldout", out.token, out.mask)
-        return verdict.outcome, verdict.reward, out.token, out.mask, out.length

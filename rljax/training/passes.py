@@ -8,12 +8,40 @@ import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.sampling import segments
-from rljax.training import gradients, phases
+from rljax.training import phases
 from rljax.training import rows as rows_lib
+from rljax.training.learning import gradients
 from rljax.transforms import ops, trajectories
+from rljax.transforms.frame import extras
 from rljax.transforms.source import groups
 
 Array = types.Array
+
+
+def of(setup: phases.Setup) -> types.Again:
+    """Return the second pass of a phase whose source has one."""
+    again = setup.algorithm.source.again
+    assert again is not None
+    return again
+
+
+def edits(setup: phases.Setup) -> int:
+    """Return the number of edited prompts of a second pass."""
+    again, source = of(setup), setup.algorithm.source
+    rows = setup.rows if source.uneven else setup.rows * source.oversample
+    whole = rows if again.by == "row" else setup.prompts * source.oversample
+    return max(1, round(again.share * whole))
+
+
+def longer(setup: phases.Setup) -> int:
+    """Return the most tokens that a second pass adds to a prompt."""
+    problems = setup.problems(jax.random.key(0))  # the permutation is not read
+    return of(setup).longer(problems, setup.task.prompt_length, setup.task.completion_length)
+
+
+def samples(setup: phases.Setup) -> int:
+    """Return the rows of each edited prompt."""
+    return of(setup).samples or setup.settings.batch.samples
 
 
 def continued(
@@ -54,29 +82,28 @@ def continued(
     )
     fresh = jnp.zeros(length.shape, bool)
     out = sampling.resume(setup.decoder, params, prompts, keys, sample, fresh, config, setup.ends, segment=width)
-    rows = rows.replace(extra={**rows.extra, "head": given.astype(jnp.float32)})
+    rows = extras.put(rows, {"head": given.astype(jnp.float32)})
     return rows_lib.filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
 
 
 def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
-    """Return the rows of a first pass with the fields and widths that those of a second pass have."""
-    again = setup.algorithm.source.again
-    assert again is not None and rows.context is not None
-    context, more = rows.context, setup.longer
+    """Return the rows of a first pass with the fields and widths of the rows of a second pass."""
+    assert rows.context is not None
+    context, more = rows.context, longer(setup)
     wide = types.Context(
         token=jnp.pad(context.token, ((0, 0), (more, 0)), constant_values=setup.ends.pad),
         mask=jnp.pad(context.mask, ((0, 0), (more, 0))),
     )
-    if again.plain:
+    if of(setup).plain:
         wide = wide.replace(train_token=context.token, train_mask=context.mask)
     head = rows.extra.get("head", jnp.zeros_like(rows.mask))
-    return rows.replace(context=wide, extra={**rows.extra, "pass": jnp.zeros_like(rows.reward), "head": head})
+    return extras.put(rows.replace(context=wide), {"pass": jnp.zeros_like(rows.reward), "head": head})
 
 
 def shaped(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     """Return rows with the fields and widths of merged passes, as if both were the same."""
     rows = first(setup, rows)
-    return rows.replace(extra={**rows.extra, "first_reward": rows.reward, "first_outcome": rows.group})
+    return extras.put(rows, {"first_reward": rows.reward, "first_outcome": rows.group})
 
 
 def merged(setup: phases.Setup, rows: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
@@ -87,18 +114,17 @@ def merged(setup: phases.Setup, rows: types.Rollout, second: types.Rollout, edit
     Args:
       setup: the phase on devices; its source has a second pass.
       rows: the scored rows of the first pass, ``[B]``.
-      second: those of the second.
+      second: the scored rows of the second pass.
       edit: the prompts of the second.
 
     Returns:
       B rows; each is an episode.
     """
-    again = setup.algorithm.source.again
-    assert again is not None and rows.outcome is not None
-    out = again.merge(rows, second, edit)
+    assert rows.outcome is not None
+    out = of(setup).merge(rows, second, edit)
     outcome = jnp.where(ops.valid_rows(rows) > 0, rows.outcome, int(types.Outcome.CRASHED))
     seen = {"first_reward": trajectories.total(rows), "first_outcome": outcome}
-    return out.replace(episode=rows.episode, extra={**out.extra, **seen})
+    return extras.put(out.replace(episode=rows.episode), seen)
 
 
 def edited(
@@ -125,11 +151,11 @@ def edited(
     Raises:
       ValueError: they are not n prompts of the width of the rows' prompts.
     """
-    again = setup.algorithm.source.again
-    assert again is not None and rows.context is not None
+    assert rows.context is not None
+    count = edits(setup)
     edit_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.EDITS), step)
-    edit = again.edit(pool, setup.problems(key), rows, solutions, setup.edits, edit_key)
-    want = (setup.edits, rows.context.token.shape[1])
+    edit = of(setup).edit(pool, setup.problems(key), rows, solutions, count, edit_key)
+    want = (count, rows.context.token.shape[1])
     for name, shape in (("token", edit.token.shape), ("mask", edit.mask.shape), ("row", (*edit.row.shape, want[1]))):
         if shape != want:
             raise ValueError(f"Edit.{name}: shape {shape}: expected {want}, the edits of a step and L + Again.longer")
@@ -150,31 +176,31 @@ def second(
       key: the run's root key.
 
     Returns:
-      n * ``Again.samples`` rows, those of a prompt adjacent; they are not verified. Rows that train under another
+      n * ``Again.samples`` rows, not verified; rows of a prompt are adjacent. Rows that train under another
       prompt than they were sampled under are off-policy. Those of prompts not ``used`` have mask 0 and ``valid`` 0.
     """
-    again, task = setup.algorithm.source.again, setup.task
-    assert again is not None and rows.context is not None and rows.index is not None
-    count = again.samples or setup.settings.batch.samples
-    of = jnp.repeat(edit.row, count)
-    number = jnp.arange(of.size, dtype=jnp.int32)
+    again, task, count = of(setup), setup.task, samples(setup)
+    assert rows.context is not None and rows.index is not None
+    row = jnp.repeat(edit.row, count)
+    number = jnp.arange(row.size, dtype=jnp.int32)
     context = types.Context(token=jnp.repeat(edit.token, count, axis=0), mask=jnp.repeat(edit.mask, count, axis=0))
     if again.plain:
         assert rows.context.train_token is not None and rows.context.train_mask is not None
-        context = context.replace(train_token=rows.context.train_token[of], train_mask=rows.context.train_mask[of])
-    index = rows.index[of]
-    blank = rows_lib.blank(setup, rows.group[of], index, context.token, context.mask)
-    blank = blank.replace(context=context, extra={"pass": jnp.ones(of.shape), "head": jnp.zeros_like(blank.mask)})
+        context = context.replace(train_token=rows.context.train_token[row], train_mask=rows.context.train_mask[row])
+    index = rows.index[row]
+    blank = rows_lib.blank(setup, rows.group[row], index, context.token, context.mask)
+    marks = {"pass": jnp.ones(row.shape), "head": jnp.zeros_like(blank.mask)}
+    blank = extras.put(blank.replace(context=context), marks)
     keys = sampling.row_keys(
         jax.random.fold_in(key, rows_lib.ROWS),
         step,
         index,
-        number % count + (count * groups.sample(rows)[of] if again.by == "row" else 0),
+        number % count + (count * groups.sample(rows)[row] if again.by == "row" else 0),
         _occurrence(rows, edit, again.by)[number // count],
     )
     if not again.sampled:
         out = _given(
-            setup, params, groups.take(rows, of), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
+            setup, params, groups.take(rows, row), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
         )
     elif edit.head is None:
         prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
@@ -195,8 +221,7 @@ def _given(setup: phases.Setup, params: types.Tree, rows: types.Rollout, heads: 
     rows = rows_lib.demonstrated(rows, heads)
     score = functools.partial(phases.score, setup, "policy", params, needs=types.Needs(), kept=False, samples=0)
     logp = gradients.map_rows(lambda rows: score(rows=rows).logp, rows, setup)
-    extra = {**rows.extra, "pass": jnp.ones_like(rows.reward)}
-    return rows.replace(behaviour_logp=logp, raw_logp=logp, extra=extra)
+    return extras.put(rows.replace(behaviour_logp=logp, raw_logp=logp), {"pass": jnp.ones_like(rows.reward)})
 
 
 def _occurrence(rows: types.Rollout, edit: types.Edit, by: str) -> Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ import optax
 from rljax import environments, models, sampling, types
 from rljax.algorithms import inputs, interpreter
 from rljax.data import shuffle, stored_groups, tokenizers
-from rljax.environments import worlds
-from rljax.environments.worlds import supplies
-from rljax.models import adapters, packing, scoring
+from rljax.environments import traits, worlds
+from rljax.models import adapters
 from rljax.models.config import READING, Module, ModuleConfig
+from rljax.models.scores import packing, scoring
 from rljax.training import readings
-from rljax.training.config import LearnerConfig, PhaseConfig, Settings
+from rljax.training.config import Config, LearnerConfig, PhaseConfig
 from rljax.transforms import modules
 
 _CANDIDATES = 8  # stream of the root key
@@ -25,22 +25,21 @@ _HEAD = "scalar"  # the parameter of a head that is a number at each position
 _OUTPUTS = (_HEAD, "unembedding")  # parameters of a network that a head on its trunk does not read
 
 
-S = TypeVar("S", bound=Settings)
-
-
 @dataclasses.dataclass(frozen=True)
-class Phase(Generic[S]):
+class Phase:
     """A phase with its names resolved; it runs the updates ``first`` < step <= ``last``."""
 
     name: str
     first: int
     last: int
     start: PhaseConfig  # the fields of the phase alone
-    settings: S  # the run's, with the changes of the phase
+    settings: Config  # the run's, with the changes of the phase
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
     task: environments.Task  # before it is bound to a tokenizer
-    module: Mapping[str, Module] = dataclasses.field(default_factory=dict)  # those of the config beside the policy
+    module: Mapping[str, Module] = dataclasses.field(
+        default_factory=dict
+    )  # the modules of the config beside the policy
     warnings: tuple[str, ...] = ()  # what the user set without effect
     notes: tuple[str, ...] = ()  # what the recipe has by default without effect
 
@@ -59,7 +58,7 @@ class Phase(Generic[S]):
 
     @property
     def joint(self) -> tuple[tuple[int, ...], ...]:
-        """The objectives of each sequence of gradient steps, by number: one, or that of a trunk and of its heads.
+        """The objectives of each sequence of gradient steps, by number: one objective, or a trunk's and its heads'.
 
         A head whose gradient enters its trunk is trained with it, where the phase trains the trunk.
         """
@@ -74,6 +73,12 @@ class Phase(Generic[S]):
     def trained(self) -> frozenset[str]:
         """The modules that an objective trains."""
         return frozenset(o.module for o in self.algorithm.objectives)
+
+    @property
+    def edited(self) -> bool:
+        """Whether rows of a group may be trained under several prompts."""
+        again = self.algorithm.source.again
+        return again is not None and not again.plain
 
     @property
     def read(self) -> dict[str, types.Needs]:
@@ -102,7 +107,7 @@ class Phase(Generic[S]):
         return tuple(sorted(modules.compared(interpreter.needs(self.algorithm)) - {modules.REFERENCE}))
 
     def reading(self, module: str) -> ModuleConfig:
-        """Return the settings that say what a module reads: those of the module that it follows, if it has none."""
+        """Return the settings that say what a module reads: its own, or else of the module that it follows."""
         settings = self.of(module)
         follows = settings.follows and not any(getattr(settings, field) for field in READING)
         return self.of(settings.follows) if follows else settings
@@ -115,12 +120,13 @@ class Phase(Generic[S]):
         for o in self.algorithm.objectives:
             if o.module == module:
                 needs = interpreter.objective_needs(o)
-                used |= {field for field in ("value", "process", "reward") if getattr(needs, field)} or {"logp"}
+                used |= {field for field in needs.requested if types.SCORES[field].at} or {"logp"}
         return frozenset(used)
 
     def heads(self, module: str) -> frozenset[str]:
         """Return the heads of a module that the algorithm uses: "scalar" for values and rewards, "logits"."""
-        numbers = ("value", "process") if self.reading(module).words else ("value", "process", "reward")
+        words = self.reading(module).words  # the reward is then in their logits
+        numbers = {field for field, row in types.SCORES.items() if row.at and not (words and row.at == "end")}
         return frozenset("scalar" if field in numbers else "logits" for field in self.fields(module))
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
@@ -130,10 +136,10 @@ class Phase(Generic[S]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup(Generic[S]):
+class Setup:
     """A phase on devices: everything that its step is compiled for. Sizes are per step."""
 
-    phase: Phase[S]
+    phase: Phase
     task: environments.Task  # bound to the tokenizer
     networks: Mapping[str, models.Model]  # by module; "policy" is always present
     decoder: models.Model  # the policy, sharded for rollouts
@@ -145,7 +151,7 @@ class Setup(Generic[S]):
     reads: Mapping[str, readings.Reading] = dataclasses.field(default_factory=dict)  # by module, where it has one
 
     @property
-    def settings(self) -> S:
+    def settings(self) -> Config:
         """The settings of the phase."""
         return self.phase.settings
 
@@ -165,6 +171,11 @@ class Setup(Generic[S]):
         return self.settings.batch.prompts
 
     @property
+    def drawn(self) -> int:
+        """Prompts that a step draws, of which the source may select some."""
+        return self.prompts * self.algorithm.source.oversample
+
+    @property
     def world(self) -> worlds.World | None:
         """The task, if it is a world that runs inside the program."""
         return self.task if worlds.in_turns(self.task) else None
@@ -172,7 +183,7 @@ class Setup(Generic[S]):
     @property
     def snapshot(self) -> bool:
         """Whether a seat is played by an earlier policy."""
-        return self.world is not None and "snapshot" in self.settings.world.players
+        return not traits.traits(self.task).whole and "snapshot" in self.settings.world.players
 
     @property
     def precedent(self) -> bool:
@@ -180,9 +191,15 @@ class Setup(Generic[S]):
         return inputs.PRECEDENT in interpreter.needs(self.algorithm).extra
 
     @property
+    def apart(self) -> bool:
+        """Whether rows are sampled ahead of updates, or on devices of their own, so that no program does both."""
+        lag, devices = self.settings.run.lag, self.settings.mesh.rollout
+        return self.algorithm.source.origin == "policy" and bool(lag or devices)
+
+    @property
     def rows_of_episode(self) -> int:
         """Rows of one episode: a conversation for each seat, or a chapter for each turn."""
-        return supplies.rows_of_episode(self.task)
+        return traits.traits(self.task).rows_of_episode
 
     @property
     def samples(self) -> int:
@@ -196,27 +213,8 @@ class Setup(Generic[S]):
 
     @property
     def size(self) -> int:
-        """Prompts that are drawn from: those of the training split, or the stored groups."""
+        """Prompts that are drawn from: the training split, or the stored groups."""
         return self.task.size("train") if self.stored is None else len(self.stored)
-
-    @property
-    def edits(self) -> int:
-        """Edited prompts of a second pass; 0: the source has none."""
-        source = self.algorithm.source
-        if source.again is None:
-            return 0
-        rows = self.rows if source.uneven else self.rows * source.oversample
-        whole = rows if source.again.by == "row" else self.prompts * source.oversample
-        return max(1, round(source.again.share * whole))
-
-    @property
-    def longer(self) -> int:
-        """The most tokens that a second pass adds to a prompt."""
-        again = self.algorithm.source.again
-        if again is None:
-            return 0
-        problems = self.problems(jax.random.key(0))  # the permutation is not read
-        return again.longer(problems, self.task.prompt_length, self.task.completion_length)
 
     @property
     def solutions(self) -> int:
@@ -231,8 +229,9 @@ class Setup(Generic[S]):
 
     @property
     def temperature(self) -> float:
-        """Temperature of all log-probs; 1 for demonstrations and stored rows."""
-        return self.settings.sampler.temperature if self.algorithm.source.origin == "policy" else 1.0
+        """Temperature of all log-probs; 1 for demonstrations and for stored rows that the policy has not written."""
+        written = self.stored is not None and self.stored.version is not None
+        return self.settings.sampler.temperature if written or self.algorithm.source.origin == "policy" else 1.0
 
     def problems(self, key: types.Key) -> types.Problems:
         """Return the training prompts as the source sees them; ``key`` is the run's root key."""
@@ -274,21 +273,20 @@ class Setup(Generic[S]):
         Returns:
           A verdict of B rows.
         """
-        assert environments.scored_on_device(self.task)
-        return self.task.verify(index, split, *self.ends.closed(token, mask))
+        task: Any = self.task  # a device task of one turn, which has a verifier
+        return task.verify(index, split, *self.ends.closed(token, mask))
 
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source = self.algorithm.source
         whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
-        whole &= source.again is None or source.again.plain  # else rows of a prompt may be trained under several
-        whole &= self.world is None or (self.rows_of_episode == 1 and not self.world.anew)
+        whole &= traits.traits(self.task).alike and not self.phase.edited
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def whole(self, trees: Mapping[str, types.Tree], module: str) -> types.Tree:
         """Return the parameters that a module's network reads, from what the state holds for each module.
 
-        The state holds the matrix of a head only; the other parameters of its network are those of its trunk.
+        The state holds the matrix of a head only; its network shares the other parameters with its trunk.
         """
         trunk = self.phase.of(module).trunk
         rest = {name: x for name, x in trees[trunk].items() if name not in _OUTPUTS} if trunk else {}
@@ -315,16 +313,16 @@ class Setup(Generic[S]):
           joint: numbers of the objectives.
 
         Returns:
-          The trained part of the module's parameters; those of several modules by name.
+          The trained part of the module's parameters; of several modules, by name.
         """
         named = [self.algorithm.objectives[number].module for number in joint]
         parts = {module: adapters.trained(params[module]) for module in named}
         return parts if len(parts) > 1 else parts[named[0]]
 
-    def continues(self, previous: "Setup[Any]") -> bool:
+    def continues(self, previous: "Setup") -> bool:
         """Return whether this phase can continue the unfinished rows of the previous one."""
 
-        def rows(setup: "Setup[Any]") -> tuple[Any, ...]:
+        def rows(setup: "Setup") -> tuple[Any, ...]:
             lengths = setup.task.prompt_length, setup.task.completion_length
             return setup.settings.task, lengths, setup.algorithm.source.spec
 
@@ -360,7 +358,7 @@ def score(
       heads: parameters and needs of heads on the module's trunk by name, for ``Scores.heads``.
       places: lanes and offsets of packed completions; None: each completion is a row.
       split: of the prompts ``rows.index``, whose solutions some modules read.
-      samples: adjacent rows that share a prompt, which is read once; 0: each row is read whole. None: those of a step,
+      samples: adjacent rows that share a prompt, which is read once; 0: each row is read whole. None: as in a step,
         ``Setup.shared``.
 
     Returns:

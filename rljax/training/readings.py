@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from rljax import environments, types
 from rljax.data import tokenizers
-from rljax.environments import worlds
+from rljax.environments import traits
 from rljax.language import messages
-from rljax.models import packing
 from rljax.models.config import READING, ModuleConfig
+from rljax.models.scores import packing
 from rljax.transforms.source import edits
 
 SOLUTION, PROMPT = "{solution}", "{prompt}"
@@ -45,7 +45,7 @@ def build(
       fields: the settings of the module.
       tokenizer: the run's.
       task: the phase's.
-      stored: whether the rows of the phase are those of a file.
+      stored: whether the rows of the phase are read from a file.
       where: the name of the module in errors.
 
     Raises:
@@ -64,11 +64,15 @@ def build(
     cut = _ids(tokenizer, "", fields.cut, f"{where}.cut")
     reading = Reading(prompt, cut, after, (words[0], words[1]) if words else None, asked)
     if reading.solution or asked:
-        reason = "has rows of a file" if stored else "is a world" if worlds.in_turns(task) else ""
-        reason = reason or ("runs on the host" if task.host else "")
-        lacks = reading.solution and not (hasattr(task, "demonstrations") or hasattr(task, "solutions"))
-        reason = reason or ("has no demonstrations" if lacks else "")
-        if reason:
+        about = traits.traits(task)
+        reasons = {
+            "has rows of a file": stored,
+            "runs on the host": about.host,
+            "is a world": not about.whole,
+            "has no demonstrations": reading.solution
+            and not (hasattr(task, "demonstrations") or hasattr(task, "solutions")),
+        }
+        for reason in (reason for reason, holds in reasons.items() if holds):
             field = "prompt" if asked or None in prompt else "after"
             raise ValueError(
                 f"{where}.{field}: the program computes {SOLUTION} and {PROMPT} for tasks of one turn that run in it; "

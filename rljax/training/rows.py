@@ -9,9 +9,10 @@ from rljax.data import shuffle
 from rljax.language import limits
 from rljax.training import phases
 from rljax.transforms import ops
+from rljax.transforms.frame import extras
 
-# Streams of the root key; sampling.row_keys folds (step, prompt, sample) into that of the rows.
-ROWS, ORDER, DEMONSTRATIONS, PROBLEMS, DRAWS, HEADS, EDITS = 0, 1, 2, 4, 5, 6, 7  # 3 is that of the pieces
+# Streams of the root key; sampling.row_keys folds (step, prompt, sample) into the stream of the rows.
+ROWS, ORDER, DEMONSTRATIONS, PROBLEMS, DRAWS, HEADS, EDITS = 0, 1, 2, 4, 5, 6, 7  # 3 is the stream of the pieces
 PASS = 1 << 20  # added to ``Drawn.repeat`` in a second pass
 # Fields of a rollout that are copied from the sampler under the same name.
 _REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
@@ -95,13 +96,49 @@ def repeats(index: types.Array) -> types.Array:
 
 
 def unsampled(setup: phases.Setup, drawn: Drawn, prompts: types.Prompts) -> types.Rollout:
-    """Return the rows of prompts before sampling, those of a prompt adjacent."""
+    """Return the rows of prompts before sampling; rows of a prompt are adjacent."""
     each = drawn.position, prompts.index, prompts.token, prompts.mask
     if drawn.samples is None:
         return blank(setup, *(ops.repeat(x, setup.samples) for x in each))
     of, sample = drawn.rows(setup)
     rows = blank(setup, *(x[of] for x in each))
     return rows.replace(valid=(sample < drawn.samples[of]) * 1.0)  # rows beyond the last sample are not used
+
+
+def next_prompts(setup: phases.Setup, state: types.TrainState, key: types.Key) -> Drawn:
+    """Return the prompts of the next step, from the shuffle unless the source chooses.
+
+    Args:
+      setup: the phase on devices.
+      state: the train state.
+      key: the run's root key.
+
+    Returns:
+      P = prompts * oversample prompts.
+    """
+    source = setup.algorithm.source
+    position = state.cursor[setup.cursor] + jnp.arange(setup.drawn, dtype=jnp.int32)
+    choice = types.Choice(in_order(setup, position, key))
+    if source.choose is not None:
+        step_key = jax.random.fold_in(jax.random.fold_in(key, DRAWS), state.step)
+        choice = source.choose(state.pool, setup.problems(key), choice.index, step_key)
+    return Drawn(position, choice.index, repeats(choice.index), choice.samples)
+
+
+def placeholders(setup: phases.Setup) -> types.Prompts:
+    """Return prompts with the shapes and dtypes of the prompts of a step."""
+    count, length = setup.drawn, setup.task.prompt_length
+    token, mask = jnp.zeros((count, length), jnp.int32), jnp.ones((count, length))
+    return types.Prompts(token=token, mask=mask, index=jnp.zeros((count,), jnp.int32))
+
+
+def from_shapes(setup: phases.Setup, prompts: types.Prompts) -> types.Rollout:
+    """Return the rows of prompts with the fields that the sampler writes, computed without a model."""
+    drawn = each_once(prompts.index)
+    rows = unsampled(setup, drawn.replace(samples=prompts.index) if setup.algorithm.source.uneven else drawn, prompts)
+    number, whole, zero = rows.mask, jnp.zeros(rows.mask.shape, jnp.int32), jnp.zeros((), jnp.int32)
+    out = sampling.Sample(whole, number, number, number, number, number, rows.group, rows.group, zero, zero)
+    return filled(rows, out, whole)
 
 
 def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key) -> types.Key:
@@ -115,13 +152,13 @@ def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key) -
 
 def filled(rows: types.Rollout, out: sampling.Sample, version: types.Array) -> types.Rollout:
     """Write a sample into blank rows."""
-    return rows.replace(
+    rows = rows.replace(
         action=types.Action(token=out.token, kept=out.kept, length=out.length),
         version=version,
         on_policy=jnp.ones_like(rows.reward),
-        extra={**rows.extra, "slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])},
         **{name: getattr(out, name) for name in _REPORTED},
     )
+    return extras.put(rows, {"slots": jnp.full_like(rows.reward, out.slots / out.mask.shape[0])})
 
 
 def sampled(rows: types.Rollout) -> sampling.Sample:
@@ -156,7 +193,7 @@ def demonstrated(rows: types.Rollout, solutions: types.Action) -> types.Rollout:
 
 
 def written(rows: types.Rollout) -> types.Array:
-    """Return 1 on the tokens of each completion, ``[B, T]``, those of its head included."""
+    """Return 1 on the tokens of each completion, ``[B, T]``, the tokens of its head included."""
     return rows.mask + rows.extra["head"] if "head" in rows.extra else rows.mask
 
 

@@ -109,6 +109,29 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def apart(devices: Sequence[Any] | None, count: int) -> tuple[list[Any], list[Any]]:
+    """Return ``count`` devices that only sample, the first ones of each process, and the others.
+
+    Args:
+      devices: all devices; None: ``jax.devices()``.
+      count: ``mesh.rollout``; 0: all devices are others.
+
+    Raises:
+      ValueError: no device is left, or processes would have unequal numbers.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    processes = sorted({device.process_index for device in devices})
+    if count >= len(devices) or count % len(processes):
+        many = f", and divide over {len(processes)} processes" if len(processes) > 1 else ""
+        raise ValueError(
+            f"config.mesh.rollout={count}: must be below the number of devices, {len(devices)}{many}. The others "
+            "update."
+        )
+    each = count // len(processes)
+    sampling = [d for p in processes for d in [d for d in devices if d.process_index == p][:each]]
+    return sampling, [device for device in devices if device not in sampling]
+
+
 def _sizes(shape: Mapping[str, int], count: int) -> tuple[int, ...]:
     """Return the size of each of ``AXES`` for ``count`` devices; raises the errors of ``make_mesh``."""
     requested = dict(shape)
@@ -306,7 +329,7 @@ class Layout:
         return run
 
     def _fit(self, shapes: Sequence[Sequence[int]], names: Sequence[Names]) -> list[list[tuple[str, ...]]]:
-        """Return the mesh axes of each dimension of several arrays: those of its rule, as long as all sizes divide."""
+        """Return the mesh axes of each dimension of arrays: the axes of its rule, as long as all sizes divide."""
         sizes: dict[str | None, list[int]] = {}
         for shape, dimensions in zip(shapes, names, strict=True):
             for size, name in zip(shape, dimensions, strict=False):

@@ -11,7 +11,7 @@ from rljax.transforms import ops, trajectories
 def fired(setup: phases.Setup, sampled: types.Rollout, rows: types.Rollout, key: types.Key) -> types.Array | None:
     """Return the share of a step on which the source acted.
 
-    It is the largest of these shares: of rows whose prompt is not that of the shuffle, or has another number of
+    It is the largest of these shares: of rows whose prompt is not the shuffle's, or has another number of
     samples; of rows with a head, of a second pass, or paid by it; of rows that the policy did not sample, or that are
     in the place of others.
 
@@ -48,7 +48,7 @@ def unreached(setup: phases.Setup) -> tuple[str, ...]:
     """Return a sentence if the source is a memory by prompt and the phase is shorter than an epoch of its task."""
     source, phase = setup.algorithm.source, setup.phase
     steps = phase.last - phase.first
-    prompts = steps * setup.prompts * source.oversample
+    prompts = steps * setup.drawn
     if not source.by_prompt or source.choose is not None or prompts > setup.size:
         return ()
     return (

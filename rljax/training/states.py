@@ -13,7 +13,8 @@ from rljax import types
 from rljax.algorithms import interpreter
 from rljax.language import errors
 from rljax.models import adapters
-from rljax.training import optimizers, phases, rollouts, sharding
+from rljax.training import phases, producers, sharding
+from rljax.training.learning import optimizers
 from rljax.transforms import modules
 
 _INIT = 4  # stream of the root key
@@ -22,7 +23,7 @@ _INIT = 4  # stream of the root key
 def _params(
     setup: phases.Setup, previous: types.TrainState | None, key: types.Key, initial: Mapping[str, types.Tree]
 ) -> dict[str, types.Tree]:
-    """Return every module's parameters: those of the previous phase, else those of ``initial``, else new ones."""
+    """Return every module's parameters: from the previous phase, else from ``initial``, else new."""
     known = {**initial, **({} if previous is None else {**previous.frozen, **previous.params})}
     params: dict[str, types.Tree] = {}
 
@@ -157,7 +158,7 @@ def begin(
       carried: what it carries over in addition to parameters, counters and cursors.
       previous: the state at the end of the previous phase; None in the first phase.
       key: the run's root key.
-      initial: initial parameters by module; of others, those of ``previous``, or new ones.
+      initial: initial parameters by module; other modules keep the parameters of ``previous``, or get new ones.
 
     Returns:
       The state.
@@ -198,9 +199,27 @@ def begin(
         return state
     if previous is not None and carried.pool:
         return state.replace(pool=previous.pool)
-    shape = jax.eval_shape(functools.partial(rollouts.example, setup), state, key)
+    shape = jax.eval_shape(producers.make(setup).example, state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
     return state.replace(pool=source.init(blank, setup.problems(key)))
+
+
+def sampled(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
+    """Return the part of a state, or of its shardings, that a rollout reads: policy, snapshot, pool and counters."""
+    source = setup.algorithm.source
+    reads = source.choose or source.head or source.again or source.segment
+    return types.TrainState(
+        step=state.step,
+        cursor=state.cursor,
+        params={"policy": state.params["policy"]},
+        opt_state=(),
+        algorithm=(),
+        reference=None,
+        pool=state.pool if reads else (),
+        skipped=state.skipped,
+        skipped_total=state.skipped_total,
+        snapshot=state.snapshot if setup.snapshot else None,
+    )
 
 
 def _of_steps(setup: phases.Setup, function: Callable[[Any, tuple[int, ...]], types.Tree]) -> tuple[types.Tree, ...]:

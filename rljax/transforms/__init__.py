@@ -33,17 +33,14 @@ import jax.numpy as jnp
 from jax import core
 
 from rljax import types
-from rljax.language import dotted
-from rljax.transforms import contracts, ops, trajectories
+from rljax.language import tables
+from rljax.transforms import ops, trajectories
+from rljax.transforms.frame import contracts
 
 SEAMS = ("source", "reward", "advantage", "prepare", "ratio", "surrogate", "weight", "penalty", "reduce", "after")
 LOSS_SEAMS = ("ratio", "surrogate", "weight", "penalty")
 
 _MODULES = ("define", "ops", "schedule", *SEAMS)
-_MOVED = {
-    "piece": "define.constructor(seam), or the decorator of the seam such as define.surrogate",
-    "stateless": "define.stateless",
-}
 
 T = TypeVar("T", bound=types.Transform)
 
@@ -51,8 +48,7 @@ T = TypeVar("T", bound=types.Transform)
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"rljax.transforms.{name}")
-    hint = f": it is now rljax.transforms.{_MOVED[name]}" if name in _MOVED else ""
-    raise AttributeError(f"module 'rljax.transforms' has no attribute {name!r}{hint}")
+    raise AttributeError(f"module 'rljax.transforms' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -142,7 +138,7 @@ def predicate_needs(*names: types.Predicate | None) -> types.Needs:
 def where(
     predicate: types.Predicate, then: types.LossTransform, otherwise: types.LossTransform | None = None
 ) -> types.LossTransform:
-    """Give tokens that satisfy ``predicate`` the terms of ``then``, the others those of ``otherwise``, or none.
+    """Give tokens that satisfy ``predicate`` the terms of ``then``, the others the terms of ``otherwise``, or none.
 
     Predicates: "on_policy" (the policy sampled the row) and "off_policy", "correct" and "wrong" (the total reward
     of the row and its episode > 0 or not), "positive", "negative" and "nonzero" (the advantage), "kept" (the part of
@@ -153,7 +149,7 @@ def where(
     Args:
       predicate: which rows or tokens.
       then: the pieces of what satisfies it, a chain of loss transforms.
-      otherwise: those of the rest; None: no term.
+      otherwise: the pieces of the rest; None: no term.
 
     Returns:
       A loss transform.
@@ -185,7 +181,28 @@ def where(
     return dataclasses.replace(both, apply=apply, spec=spec, needs=both.needs | predicate_needs(predicate))
 
 
-def pieces(seam: str) -> dict[str, Callable[..., Any]]:
-    """Return the constructors of a seam by name."""
-    module = importlib.import_module(f"rljax.transforms.{seam}")
-    return {name: f for name, f in vars(module).items() if dotted.marked(f, "piece")}
+@functools.cache
+def pieces(*seams: str, **combinators: Callable[..., Any]) -> tables.Table:
+    """Return the constructors of pieces by name, and further functions.
+
+    Args:
+      *seams: any of ``SEAMS``, or "schedule": numbers that move. Each is a room here, and has one of the same name in
+        the collection ``rljax.methods``, which is imported when a name is not here, or when all are asked for.
+      **combinators: functions that may stand where a piece may.
+
+    Returns:
+      The table. A name that two seams have denotes the piece of the first one.
+    """
+    core, collection = ([f"rljax.{place}.{seam}" for seam in reversed(seams)] for place in ("transforms", "methods"))
+    return tables.Table("piece", core, collection, **combinators)
+
+
+def piece(seam: str, name: str) -> Callable[..., Any]:
+    """Return a piece that is no attribute of the module of its seam: for the ``__getattr__`` of these modules.
+
+    Raises:
+      AttributeError: ``rljax.methods`` has no such piece either.
+    """
+    if name.startswith("_") or name not in pieces(seam).collection:
+        raise AttributeError(f"module 'rljax.transforms.{seam}' has no attribute {name!r}")
+    return pieces(seam).collection[name]

@@ -1,20 +1,23 @@
 """After-update transforms: they update the reference policy once a step is done."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from rljax import types
-from rljax.transforms import define, idle
+from rljax import transforms, types
+from rljax.transforms import define
+from rljax.transforms.frame import idle
 
 
 @define.after(needs=lambda a: types.Needs(reference=True, follows=idle.equals(a["decay"], 0)))
-def ema_reference(reference, params, metrics, decay: types.Fraction = 0.99):
+def ema_reference(reference, params, metrics, decay: types.Fraction = 0.99) -> types.Tree:
     """Let the reference follow the policy: ref <- decay ref + (1 - decay) params."""
     return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
 
 
 @define.constructor("after")
-def reset_reference(every: types.Count = 100):
+def reset_reference(every: types.Count = 100) -> types.AfterTransform:
     """Copy the policy into the reference after every ``every``-th step of the phase."""
 
     def apply(reference, params, metrics, count, key):
@@ -28,7 +31,7 @@ def reset_reference(every: types.Count = 100):
 
 
 @define.constructor("after")
-def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
+def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9) -> types.AfterTransform:
     """Move the reference most of the way to the policy every so often: ref <- share params + (1 - share) ref.
 
     After every ``every``-th step of the phase. Source: TR-DPO (arXiv 2404.09656) as RLT's release sets it (arXiv
@@ -47,13 +50,15 @@ def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9):
 
 
 @define.constructor("after")
-def reset_reference_if_better(every: types.Count = 10, metric: str = "reward", margin: types.Number = 0.0):
-    """Copy the policy into the reference after ``every`` steps whose mean metric is above that of the last copy.
+def reset_reference_if_better(
+    every: types.Count = 10, metric: str = "reward", margin: types.Number = 0.0
+) -> types.AfterTransform:
+    """Copy the policy into the reference after ``every`` steps whose mean metric is above its mean at the last copy.
 
     The first ``every`` steps copy nothing: their mean is the one to exceed. With ``ratio.token("reference")`` the
     reference is the old policy of a clipped objective, which so moves only where the policy has improved: the rule of
-    Uni-O4 (arXiv 2311.03351), which compares estimates of an offline evaluation. Here the measure is that of the rows
-    that the steps trained on, so the policy that is copied is up to ``every`` updates newer than those measured.
+    Uni-O4 (arXiv 2311.03351), which compares estimates of an offline evaluation. Here the measure is computed on the
+    rows that the steps trained on, so the policy that is copied is up to ``every`` updates newer than those measured.
 
     Args:
       every: steps that are averaged, and after which the reference may move.
@@ -77,3 +82,7 @@ def reset_reference_if_better(every: types.Count = 10, metric: str = "reward", m
         return jax.tree.map(lambda r, p: jnp.where(better, p, r), reference, params), state
 
     return types.AfterTransform(apply, init=init, needs=types.Needs(reference=True))
+
+
+def __getattr__(name: str) -> Any:
+    return transforms.piece("after", name)

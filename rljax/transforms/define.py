@@ -42,8 +42,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.language import dotted
-from rljax.transforms import idle, ops, shapes, steered
+from rljax.language import dotted, errors
+from rljax.transforms import ops
+from rljax.transforms.frame import idle, shapes, steered
 
 T = TypeVar("T", bound=types.Transform)
 Function = Callable[..., Any]
@@ -52,6 +53,14 @@ Needs = types.Needs | Callable[[Arguments], types.Needs]
 Statistics = tuple[types.PrepareTransform, ...] | Callable[[Arguments], tuple[types.PrepareTransform, ...]]
 
 _NOTHING = types.Needs()
+_BUILT = {  # by seam, what a piece builds
+    **dict.fromkeys(("reward", "advantage"), types.RolloutTransform),
+    **dict.fromkeys(("prepare", "reduce"), types.PrepareTransform),
+    **dict.fromkeys(transforms.LOSS_SEAMS, types.LossTransform),
+    "after": types.AfterTransform,
+    "source": types.Source,
+    "": types.Controller,
+}
 
 
 def reads(*parts: str, extra: tuple[str, ...] = (), siblings: bool = False) -> types.Needs:
@@ -66,7 +75,7 @@ def constructor(seam: str) -> Callable[[Function], Function]:
     """Return a decorator for a function of the arguments that returns a transform of ``seam``.
 
     It records the call with every default filled in, and accepts a ``types.Controller`` wherever the function takes a
-    number.
+    number. What the function returns is checked: its type, and of a source the signatures of its functions.
 
     Raises:
       ValueError: an unknown seam.
@@ -77,7 +86,7 @@ def constructor(seam: str) -> Callable[[Function], Function]:
 
 
 def _recorded(function: Function, seam: str) -> Function:
-    signature = inspect.signature(function)
+    signature, kind = inspect.signature(function), _BUILT[seam]
 
     @functools.wraps(function)
     def build(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +94,13 @@ def _recorded(function: Function, seam: str) -> Function:
         bound.apply_defaults()
         arguments = bound.arguments
         moving = any(map(steered.moves, arguments.values()))
-        built = steered.build(function, arguments) if moving else function(*bound.args, **bound.kwargs)
+        built: Any = steered.build(function, arguments) if moving else function(*bound.args, **bound.kwargs)
+        if not isinstance(built, kind):
+            place = f"{function.__name__} ({errors.place(inspect.unwrap(function))})"
+            raise ValueError(f"{place} returned a value of type {type(built).__name__}: expected types.{kind.__name__}")
+        if isinstance(built, types.Source):
+            again = built.again and shapes.source(built.again)
+            built = dataclasses.replace(shapes.source(built), again=again)
         spec = transforms.call(function.__name__, arguments)
         if seam == "ratio" and not built.needs.moves:
             built = dataclasses.replace(built, needs=built.needs | idle.UNDECLARED)
@@ -157,7 +172,8 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     if function is None:  # the decorator was called with options
         return functools.partial(_piece, seam=seam, records=records, lift=lift)
     signature = inspect.signature(function)
-    signature = signature.replace(parameters=[*signature.parameters.values()][records:])
+    arguments = [*signature.parameters.values()][records:]
+    signature = signature.replace(parameters=arguments, return_annotation=_BUILT[seam])
 
     @functools.wraps(function)
     def build(*args: Any, **kwargs: Any) -> Any:

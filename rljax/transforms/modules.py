@@ -56,7 +56,7 @@ def divergence(name: str, *modules: str, sampling: bool = False, top: int = 0) -
     Args:
       name: of ``ops.divergence``.
       *modules: the modules.
-      sampling: whether they read the prompt that rows were sampled under, not that of training.
+      sampling: whether they read the prompt that rows were sampled under, not the prompt of training.
       top: k, of the divergence between distributions over the k most probable tokens of one module and all others as
         one token; 0: over the vocabulary.
 
@@ -83,11 +83,10 @@ def divergence_needs(divergence: str) -> types.Needs:
 
 def asked(field: str) -> types.Needs:
     """Return what a module computes for a field in ``Needs.scores``, such as "value"; "top_32" is of ``Scores.top``."""
-    if field in ("logp", "after_logp"):
-        return types.Needs()
     if field.startswith(_TOP):
         return types.Needs(top=frozenset({int(field.removeprefix(_TOP))}))
-    return dataclasses.replace(_NONE, **{field: True})
+    by_default = field in types.SCORES and not hasattr(_NONE, field)  # the log-probs, and what a module's texts bring
+    return _NONE if by_default else dataclasses.replace(_NONE, **{field: True})
 
 
 def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:

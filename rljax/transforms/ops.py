@@ -70,9 +70,8 @@ def segments(rollout: types.Rollout, key: types.Segments) -> Array:
     Raises:
       ValueError: the rollout lacks a field that the key names.
     """
-    names = (key,) if isinstance(key, str) else tuple(key)
     ids = []
-    for name in names:
+    for name in (key,) if isinstance(key, str) else key:
         if name == "batch":
             ids.append(jnp.zeros_like(rollout.group))
         elif name == "tag":
@@ -101,8 +100,16 @@ def segment_total(x: Array, ids: Array) -> Array:
 
 
 @jax.jit
-def segment_max(x: Array, ids: Array) -> Array:
-    """Return the largest ``x`` among the elements that share an id, at every element."""
+def segment_max(x: Array, ids: Array, weight: Array | None = None) -> Array:
+    """Return the largest ``x`` over each segment, at every element; -inf, or the least integer, where none has weight.
+
+    Args:
+      x: any shape.
+      ids: integers, shaped like ``x``; elements with equal ids are one segment.
+      weight: shaped like ``x``, at least 0; None: every element counts.
+    """
+    if weight is not None:
+        x = jnp.where(weight > 0, x, -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min)
     number = dense(ids).reshape(-1)
     return jax.ops.segment_max(x.reshape(-1), number, num_segments=x.size)[number].reshape(x.shape)
 
@@ -114,9 +121,6 @@ def segment_mean(x: Array, ids: Array, weight: Array) -> Array:
       x: any shape.
       ids: integers, shaped like ``x``; elements with equal ids are one segment.
       weight: shaped like ``x``, at least 0.
-
-    Returns:
-      Shaped like ``x``.
     """
     total = segment_total(jnp.where(weight > 0, x, 0.0) * weight, ids)
     count = segment_total(weight, ids)
@@ -131,9 +135,6 @@ def segment_std(x: Array, ids: Array, weight: Array, ddof: int = 0) -> Array:
       ids: integers, shaped like ``x``; elements with equal ids are one segment.
       weight: shaped like ``x``, 0 or 1.
       ddof: subtracted from the count in the denominator.
-
-    Returns:
-      Shaped like ``x``.
     """
     deviation = jnp.where(weight > 0, x - segment_mean(x, ids, weight), 0.0)
     count = segment_total(weight, ids)
@@ -158,10 +159,9 @@ def segment_top(x: Array, ids: Array, weight: Array) -> tuple[Array, Array, Arra
     Returns:
       (largest, second largest, 1 on the first of the largest), each shaped like ``x``; -inf where there is none.
     """
-    counted = jnp.where(weight > 0, x, -jnp.inf)
-    best = segment_max(counted, ids)
-    leads = segment_first(ids, jnp.where(counted == best, weight, 0.0))
-    return best, segment_max(jnp.where(leads > 0, -jnp.inf, counted), ids), leads
+    best = segment_max(x, ids, weight)
+    leads = segment_first(ids, jnp.where(x == best, weight, 0.0))
+    return best, segment_max(x, ids, jnp.where(leads > 0, 0.0, weight)), leads
 
 
 def given(array: Array | None, missing: str) -> Array:
@@ -223,7 +223,7 @@ def proximal_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
 
 
 def current_version(rollout: types.Rollout) -> Array:
-    """Return the trainer's version, extra["now"] [B], or without it that of the newest trained token."""
+    """Return the trainer's version, extra["now"] [B], or without it the version of the newest trained token."""
     if "now" in rollout.extra:
         return jnp.max(rollout.extra["now"])
     version = given(rollout.version, "the rollout has no version")
@@ -270,7 +270,7 @@ def reward_to_go(reward: Array, mask: Array, gamma: Array | float = 1.0, end: Ar
     Args:
       reward: ``[B, T]``, paid at each token.
       mask: ``[B, T]``, 1 on the tokens that are steps.
-      gamma: discount of a step, in [0, 1]; also ``[B, T]``, that of what follows each token.
+      gamma: discount of a step, in [0, 1]; also ``[B, T]``, the discount of what follows each token.
       end: ``[B]``, what follows the last token; None: 0.
 
     Returns:
@@ -327,8 +327,8 @@ def gae(
 def kl_estimate(estimator: str, log_ratio: Array) -> Array:
     """Estimate KL(pi || ref) per token from d = log pi - log ref on samples of pi (Schulman 2020).
 
-    k1 = d, unbiased; k2 = d^2 / 2, biased, its gradient is that of reverse KL; k3 = exp(-d) - 1 + d, unbiased and
-    never negative, its gradient is that of forward KL, and where d < -20 it continues along its tangent; abs = |d|.
+    k1 = d, unbiased; k2 = d^2 / 2, biased, with the gradient of reverse KL; k3 = exp(-d) - 1 + d, unbiased and
+    never negative, with the gradient of forward KL, and where d < -20 it continues along its tangent; abs = |d|.
     "k1+" and "k3+" have the value of k1 and k3 and the gradient of k2. ``transforms/KL.md`` has measurements.
     """
     if estimator in ("k1+", "k3+"):

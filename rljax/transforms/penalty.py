@@ -11,22 +11,23 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from rljax import types
-from rljax.transforms import define, idle, modules, ops
-from rljax.transforms import weight as weights
+from rljax import transforms, types
+from rljax.transforms import define, modules, ops
+from rljax.transforms.frame import idle
 
 Reduction = types.PrepareTransform | None
 Correction = Literal["on_policy", "proximal", "behaviour"]
 
 
-def _live(s: types.Scores):
+def live_logp(s: types.Scores) -> types.Array:
+    """Return the live log-probs of the unfiltered policy."""
     return ops.given(s.logp if s.raw_logp is None else s.raw_logp, "penalty: the scores have no logp")
 
 
-def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
+def log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor) -> types.Array:
     """Return log pi - log of the other policy, 0 on masked tokens; unfiltered against the reference."""
     if against == "reference":
-        live, anchor = _live(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
+        live, anchor = live_logp(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
     elif against == "behaviour":
         live, anchor = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
     else:
@@ -35,25 +36,22 @@ def _log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor):
     return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(anchor), 0.0)
 
 
-def _against(*anchors: types.Anchor | Correction | None) -> types.Needs:
+def anchor_needs(*anchors: types.Anchor | Correction | None) -> types.Needs:
+    """Return the needs of a KL against these anchors."""
     return types.Needs(
         reference="reference" in anchors, proximal="proximal" in anchors, behaviour="behaviour" in anchors
     )
 
 
-_UNTIL = {"reference": ("steps", "reference"), "proximal": ("steps",), "behaviour": ("steps", "sampler")}
+UNTIL = {"reference": ("steps", "reference"), "proximal": ("steps",), "behaviour": ("steps", "sampler")}
 
 
 def _divergence_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The slope of k1 at equal log-probs is 1, that of the others 0."""
-    return None if a["estimator"] == "k1" else _UNTIL[a["against"]]
+    """At equal log-probs the slope of k1 is 1, and the slope of the others 0."""
+    return None if a["estimator"] == "k1" else UNTIL[a["against"]]
 
 
-def _convex_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return None if a["estimator"] == "k1" else _UNTIL["reference"]
-
-
-@define.penalty(needs=lambda a: _against(a["against"], a["correction"]))
+@define.penalty(needs=lambda a: anchor_needs(a["against"], a["correction"]))
 @idle.until(_divergence_idle, coefficient=None)
 def kl(
     loss,
@@ -65,11 +63,11 @@ def kl(
     against: Literal["reference", "behaviour", "proximal"] = "reference",
     correction: Correction | None = None,
     only: types.Predicate | None = None,
-):
+) -> tuple[types.Array, types.Array] | types.Array:
     """Penalize divergence, estimated on the sampled tokens: coefficient k(d), d = logp - ref_logp, unfiltered.
 
     ``ops.kl_estimate`` has the estimators; in the loss, k1 has no expected gradient, k2 and the straight-through "k1+"
-    and "k3+" that of reverse KL, k3 that of forward KL. ``correction`` multiplies by a differentiated ratio: to the
+    and "k3+" the gradient of reverse KL, k3 of forward KL. ``correction`` multiplies by a differentiated ratio: to the
     policy itself ("on_policy", value 1), to the proximal one or to the sampler; then k1 and k3, and no others, have
     the gradient of reverse KL (DeepSeek-V3.2, arXiv 2512.02556, eq. 7). Source: GRPO (arXiv 2402.03300, eq. 4) for k3.
 
@@ -81,11 +79,11 @@ def kl(
       correction: the anchor of the ratio that multiplies the estimate; None: no ratio.
       only: the predicate of the rows or tokens that are charged; None: all.
     """
-    value = ops.kl_estimate(estimator, _log_ratio(r, s, against))
+    value = ops.kl_estimate(estimator, log_ratio(r, s, against))
     if correction is None:
         return value
-    live = jnp.where(r.mask > 0, _live(s), 0.0)
-    d = live - jax.lax.stop_gradient(live) if correction == "on_policy" else _log_ratio(r, s, correction)
+    live = jnp.where(r.mask > 0, live_logp(s), 0.0)
+    d = live - jax.lax.stop_gradient(live) if correction == "on_policy" else log_ratio(r, s, correction)
     return value * jnp.exp(d), value
 
 
@@ -109,7 +107,7 @@ def exact_kl(
     alpha: float = 0.5,
     reduce: Reduction = None,
     only: types.Predicate | None = None,
-):
+) -> types.Array:
     """Penalize an exact divergence from the reference, summed over the vocabulary at each state: no variance.
 
     reverse_kl = sum pi log(pi / ref), forward_kl = sum ref log(ref / pi), js their mean about the mixture, hellinger =
@@ -134,7 +132,7 @@ def _taught(a: Mapping[str, Any]) -> str:
 
 
 @define.penalty(name="distillation", needs=lambda a: modules.divergence_needs(_taught(a)))
-@idle.until(lambda a: None if a["teachers"] or a["prompt"] != "training" else _UNTIL["reference"], coefficient=None)
+@idle.until(lambda a: None if a["teachers"] or a["prompt"] != "training" else UNTIL["reference"], coefficient=None)
 @idle.until(lambda a: None if a["divergence"] == "js" else ("divergence='js'",), beta=None)
 def distillation(
     loss,
@@ -148,14 +146,15 @@ def distillation(
     top: Annotated[int, types.Range(0, 1e9)] = 0,
     reduce: Reduction = None,
     only: types.Predicate | None = None,
-):
+) -> types.Array:
     """Pull the policy to a teacher, token by token: an exact divergence over the vocabulary, differentiated.
 
     With p the policy and q the teacher, at one temperature: reverse_kl = KL(p || q), forward_kl = KL(q || p), js = beta
     KL(q || m) + (1 - beta) KL(p || m), m = beta q + (1 - beta) p. Small beta weighs as forward KL, beta near 1 as
     reverse KL. q is the mean of the teachers' distributions. Source: GKD (arXiv 2306.13649, eq. 1 and 2). The expected
-    gradient of ``advantage.distillation`` is that of reverse_kl; here it has no variance given the states. A teacher
-    that reads the sampling prompt, of a source that trains under another, is context distillation (arXiv 2209.15189).
+    gradient of ``advantage.distillation`` is the gradient of reverse_kl; here it has no variance given the states. A
+    teacher that reads the sampling prompt, of a source that trains under another, is context distillation (arXiv
+    2209.15189).
 
     Args:
       teachers: names of ``config.module``; none: the reference.
@@ -173,71 +172,7 @@ def distillation(
     return value
 
 
-@define.penalty(name="kl", needs=_against("reference", "proximal"))
-@idle.until(_convex_idle, coefficient=None)
-def convex_kl(
-    loss,
-    r,
-    s,
-    estimator: types.Estimator = "k3",
-    coefficient: types.NonNegative = 1e-3,
-    share: types.Fraction = 1.0,
-    reduce: Reduction = None,
-):
-    """Penalize share KL(pi || ref) + (1 - share) KL(pi || proximal). ``share`` 1 is ``kl``.
-
-    After KL-Convex of ReMix (arXiv 2507.06892), which is ``previous_convex_kl``.
-
-    Args:
-      estimator: a name of ``ops.kl_estimate``.
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-      share: share of the reference.
-      reduce: reduction of this term; None: the common one.
-    """
-    base, recent = (ops.kl_estimate(estimator, _log_ratio(r, s, of)) for of in ("reference", "proximal"))
-    return share * base + (1.0 - share) * recent, base
-
-
-def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    def pick(r: types.Rollout, s: types.Scores) -> types.Array:
-        covariance, count = weights.covariances(r, s)
-        order = jnp.argsort(jnp.argsort(-jnp.where(r.mask > 0, covariance, -jnp.inf).reshape(-1)))
-        chosen = order.reshape(r.mask.shape) < weights.at_least_one(a["share"] * count)
-        return jnp.where(chosen, r.mask, 0.0)
-
-    return (define.statistic("charged", pick, types.Needs(live=True)),)
-
-
-@define.penalty(needs=_against("proximal"), statistics=_most_covariant)
-@idle.until("steps", share=None, coefficient=None)
-def covariance_kl(
-    loss, r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: Reduction = None
-):
-    """Charge |logp - proximal| to the ``share`` of tokens with the highest covariance of A and logp; at least one.
-
-    Source: KL-Cov (arXiv 2505.22617, eq. 12), beside ``surrogate.unclipped``.
-
-    Args:
-      share: share of the minibatch's tokens that is charged.
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-      reduce: reduction of this term; None: the common one.
-    """
-    value = ops.kl_estimate("abs", _log_ratio(r, s, "proximal"))
-    return value * r.extra["charged"], value
-
-
-@define.penalty(needs=_against("behaviour"))
-@idle.until("steps", "sampler", coefficient=None)
-def squared_log_ratio(loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: Reduction = None):
-    """Penalize the distance from the sampler: coefficient (logp - behaviour)^2 on all tokens (prime-rl).
-
-    Twice ``kl("k2", against="behaviour")``.
-    """
-    value = _log_ratio(r, s, "behaviour") ** 2
-    return value
-
-
-@define.penalty(needs=_against("reference"))
+@define.penalty(needs=anchor_needs("reference"))
 @idle.until("steps", "reference", coefficient=None)
 @idle.until(_alpha_idle, alpha=None)
 def f_divergence(
@@ -250,7 +185,7 @@ def f_divergence(
     limit: types.Positive = 10.0,
     reduce: Reduction = None,
     only: types.Predicate | None = None,
-):
+) -> types.Array:
     """Penalize f(u), u = pi / ref on rows the reference wrote: a divergence that preserves what the reference knows.
 
     forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
@@ -264,7 +199,7 @@ def f_divergence(
       reduce: reduction of this term; None: the common one.
       only: the predicate of the rows or tokens that are charged; None: all.
     """
-    log_u = jnp.clip(_log_ratio(r, s, "reference"), -limit, limit)
+    log_u = jnp.clip(log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
     if divergence == "forward_kl":
         value = jnp.expm1(log_u) - log_u
@@ -278,7 +213,7 @@ def f_divergence(
 @define.penalty(name="live_entropy", needs=types.Needs(entropy=True))
 def entropy(
     loss, r, s, coefficient: types.Number = 1e-3, reduce: Reduction = None, only: types.Predicate | None = None
-):
+) -> tuple[types.Array, types.Array]:
     """Reward entropy: -coefficient H, the full-vocabulary entropy in nats.
 
     Args:
@@ -290,109 +225,5 @@ def entropy(
     return -value, value
 
 
-def _covariant_weight(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    def weigh(r: types.Rollout, s: types.Scores, tau, cap) -> types.Array:
-        covariance, count = weights.covariances(r, s)
-        total = jax.nn.logsumexp(covariance / tau, where=r.mask > 0)
-        return jnp.where(r.mask > 0, jnp.minimum(count * jnp.exp(covariance / tau - total), cap), 0.0)
-
-    return (define.statistic("protected", lambda r, s: weigh(r, s, a["tau"], a["cap"]), types.Needs(live=True)),)
-
-
-@define.penalty(name="live_entropy", needs=types.Needs(entropy=True), statistics=_covariant_weight)
-def covariant_entropy(
-    loss,
-    r,
-    s,
-    coefficient: types.Number = 0.05,
-    tau: types.Positive = 1.0,
-    cap: types.Cap = 100.0,
-    reduce: Reduction = None,
-):
-    """Reward entropy where confidence goes with success: -coefficient N min(softmax(cov / tau), cap / N) H.
-
-    cov = (A - mean A)(logp - mean logp) over the N tokens of the minibatch, a constant. The weights are relative to
-    equal ones: tau to infinity is ``entropy``. Source: TEA-RL of Light-IF (arXiv 2508.03178), from an implementation of
-    others, whose numbers are the defaults. Differs from ``covariance_kl`` by what is charged, and by soft weights.
-
-    Args:
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-      tau: temperature of the softmax, in the unit of A times nats.
-      cap: the largest weight of a token, where equal weights are 1.
-      reduce: reduction of this term; None: the common one.
-    """
-    value = ops.given(s.entropy, "penalty.covariant_entropy: the scores have no entropy")
-    return -r.extra["protected"] * value, value
-
-
-@define.penalty
-def nll(
-    loss, r, s, coefficient: types.NonNegative = 0.1, only: types.Predicate | None = None, reduce: Reduction = None
-):
-    """Fit some rows beside the policy term: -coefficient logp, as VAPO does its right ones (arXiv 2504.05118).
-
-    Args:
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-      only: the predicate of the rows or tokens that are charged; None: all.
-      reduce: reduction of this term; None: the common one.
-    """
-    live = ops.given(s.logp, "penalty.nll: the scores have no logp")
-    value = -jnp.where(r.mask > 0, live, 0.0)
-    return value
-
-
-def _on_hints(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    del a
-
-    def weigh(r: types.Rollout, s: types.Scores | None, state: types.State, key: types.Key):
-        del s, key
-        valid = ops.valid_rows(r)
-        share = ops.extra(r, "head") * (valid / jnp.maximum(jnp.sum(valid), 1.0))[:, None]
-        return r.replace(coefficient={**r.coefficient, "hint_nll": share}), state
-
-    return (types.PrepareTransform(weigh),)
-
-
-@define.penalty(needs=define.reads(extra=("head",)), statistics=_on_hints)
-def hint_nll(loss, r, s, coefficient: types.NonNegative = 1e-3):
-    """Fit the tokens that a completion was given: -coefficient sum of logp over its head, averaged over valid rows.
-
-    extra["head"] [B, T] is 1 on these tokens, which no other term touches. Source: UFT (arXiv 2505.16984), whose KL
-    has the same coefficient. Differs from ``nll`` by the tokens.
-
-    Args:
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-    """
-    live = ops.given(s.logp, "penalty.hint_nll: the scores have no logp")
-    head = ops.extra(r, "head")
-    value = -jnp.where(head > 0, live, 0.0)
-    mean = jnp.sum(value, axis=1, keepdims=True) / jnp.maximum(jnp.sum(head, axis=1, keepdims=True), 1.0)
-    return value, mean * jnp.ones_like(value)  # no head is among the tokens that a metric averages
-
-
-@define.penalty(name="kl", needs=types.Needs(reference=True, extra=frozenset({"previous_logp"})))
-def previous_convex_kl(
-    loss,
-    r,
-    s,
-    estimator: types.Estimator = "k3",
-    coefficient: types.NonNegative = 1e-3,
-    share: types.Fraction = 1.0,
-    reduce: Reduction = None,
-):
-    """Penalize share KL(pi || ref) + (1 - share) KL(pi || pi_{k-1}), pi_{k-1} the policy one step before this one.
-
-    extra["previous_logp"] [B, T] holds log pi_{k-1} of the sampled tokens, unfiltered; a run computes it. Source:
-    KL-Convex of ReMix (arXiv 2507.06892). Differs from ``convex_kl`` by the second policy: there it is the one at the
-    start of this update.
-
-    Args:
-      estimator: a name of ``ops.kl_estimate``.
-      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
-      share: share of the reference.
-      reduce: reduction of this term; None: the common one.
-    """
-    base = ops.kl_estimate(estimator, _log_ratio(r, s, "reference"))
-    previous = jax.lax.stop_gradient(ops.extra(r, "previous_logp"))
-    recent = ops.kl_estimate(estimator, jnp.where(r.mask > 0, _live(s) - previous, 0.0))
-    return share * base + (1.0 - share) * recent, base
+def __getattr__(name: str) -> Any:
+    return transforms.piece("penalty", name)

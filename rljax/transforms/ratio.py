@@ -8,12 +8,14 @@ unfiltered.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rljax import types
-from rljax.transforms import define, idle, ops, trajectories
+from rljax import transforms, types
+from rljax.transforms import define, ops, trajectories
+from rljax.transforms.frame import idle
 
 
 def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Anchor) -> types.Array:
@@ -44,21 +46,23 @@ def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Ancho
     return jnp.where(rollout.mask > 0, logp - jax.lax.stop_gradient(below), 0.0)
 
 
-_MOVES = {"proximal": {"steps"}, "behaviour": {"steps", "sampler"}}  # takes the ratio to an anchor from 1
+MOVES = {"proximal": {"steps"}, "behaviour": {"steps", "sampler"}}  # takes the ratio to an anchor from 1
 
 
-def _reshaped(arguments) -> types.Needs:
+def anchor_needs(arguments: define.Arguments) -> types.Needs:
+    """Return the log-probs that a ratio to its argument ``anchor`` reads."""
     of = arguments["anchor"]
     return types.Needs(proximal=of == "proximal", reference=of == "reference", behaviour=of == "behaviour")
 
 
-def _anchored(arguments) -> types.Needs:
-    return _reshaped(arguments) | types.Needs(moves=frozenset(_MOVES.get(arguments["anchor"], {"always"})))
+def anchored_needs(arguments: define.Arguments) -> types.Needs:
+    """Return the same, and when the ratio differs from 1."""
+    return anchor_needs(arguments) | types.Needs(moves=frozenset(MOVES.get(arguments["anchor"], {"always"})))
 
 
-@define.ratio(needs=_anchored)
+@define.ratio(needs=anchored_needs)
 @idle.until("ratio", limit=idle.ABOVE_0)
-def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
+def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None) -> types.Array:
     """Use the ratio of each token: rho_t = exp(logp_t - anchor_t). Source: PPO (arXiv 1707.06347, section 3).
 
     ``limit`` clamps log rho to [-limit, limit], without gradient outside; many systems use 20, others none.
@@ -67,8 +71,8 @@ def token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive |
     return d if limit is None else jnp.clip(d, -limit, limit)
 
 
-@define.ratio(needs=_anchored)
-def sequence(loss, r, s, anchor: types.Anchor = "proximal"):
+@define.ratio(needs=anchored_needs)
+def sequence(loss, r, s, anchor: types.Anchor = "proximal") -> types.Array:
     """Use the geometric mean over the row: s = exp(sum_t m_t (logp_t - anchor_t) / |y|), on every token.
 
     Source: GSPO (arXiv 2507.18071, eq. 7). Equals ``token`` on rows of one token.
@@ -76,23 +80,11 @@ def sequence(loss, r, s, anchor: types.Anchor = "proximal"):
     return ops.row_mean(difference(r, s, anchor), r.mask)
 
 
-@define.ratio(needs=_anchored)
-@idle.until("ratio", limit=idle.ABOVE_0)
-def sequence_token(loss, r, s, anchor: types.Anchor = "proximal", limit: types.Positive | None = None):
-    """Use the row's geometric mean in value, the token's log-prob in gradient: sg(s) exp(logp - sg(logp)).
-
-    Source: GSPO-token (arXiv 2507.18071, eq. 14). Value of ``sequence``; the same gradient under a row mean when the
-    advantage is constant over the row. ``limit`` is an upper bound on log s.
-    """
-    d = difference(r, s, anchor)
-    fixed = jax.lax.stop_gradient(d)
-    row = ops.row_mean(fixed, r.mask) + d - fixed
-    return row if limit is None else jnp.minimum(row, limit)
-
-
-@define.ratio(needs=_anchored)
+@define.ratio(needs=anchored_needs)
 @idle.until("ratio", low=types.Range(float("-inf"), -1e-30), high=idle.ABOVE_0)
-def product(loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -20.0, high: types.Bound = 20.0):
+def product(
+    loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -20.0, high: types.Bound = 20.0
+) -> types.Array:
     """Use the whole row's ratio: exp(sum_t m_t (logp_t - anchor_t)), its logarithm clamped to [low, high].
 
     Unbiased where not clamped, and of high variance. Differs from ``sequence`` by the sum in place of the mean.
@@ -106,7 +98,7 @@ def product(loss, r, s, anchor: types.Anchor = "proximal", low: types.Bound = -2
 
 
 @define.ratio(needs=types.Needs(moves=frozenset({"never"})))
-def on_policy(loss, r, s):
+def on_policy(loss, r, s) -> types.Array:
     """Treat every token as on-policy: exp(logp - sg(logp)), value 1, the gradient of REINFORCE.
 
     Source: UloRL's pseudo-on-policy ratio (arXiv 2507.19766) for rows stitched from several versions.
@@ -115,29 +107,8 @@ def on_policy(loss, r, s):
     return d - jax.lax.stop_gradient(d)
 
 
-def _age(r: types.Rollout, s: types.Scores):
-    version = ops.given(r.version, "ratio.interpolated: the rollout has no version")
-    return (ops.current_version(r) - version).astype(r.mask.dtype)
-
-
-@define.ratio(
-    needs=types.Needs(behaviour=True, moves=frozenset({"steps", "sampler"})),
-    statistics=(define.statistic("age", _age, shared=True),),
-)
-def interpolated(loss, r, s):
-    """Put the proximal policy between sampler and policy by age: log prox = log b + (1 - 1/age) (sg(logp) - log b).
-
-    Source: A-3PO (arXiv 2512.06547). Age is the trainer's version minus the token's; at age 0 or 1 the
-    proximal policy is the sampler. Weights that follow see the same proximal policy.
-    """
-    d = difference(r, s, "behaviour")
-    behaviour = ops.given(r.behaviour_logp, "ratio.interpolated: the rollout has no behaviour_logp")
-    moved = (1.0 - 1.0 / jnp.maximum(r.extra["age"], 1.0)) * jax.lax.stop_gradient(d)
-    return d - moved, behaviour + moved
-
-
-@define.ratio(needs=_reshaped)
-def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one"):
+@define.ratio(needs=anchor_needs)
+def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one") -> types.Array:
     """Reshape the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
 
     Source: LUFFY's policy shaping (arXiv 2504.14945, eq. 9), where anchor "one" makes rho = pi; with anchor
@@ -159,9 +130,9 @@ def _limited(a) -> tuple[types.PrepareTransform, ...]:
     return (define.statistic("soft_limit", statistic, types.Needs(live=True)),)
 
 
-@define.ratio(needs=_reshaped, statistics=_limited)
+@define.ratio(needs=anchor_needs, statistics=_limited)
 @idle.until("steps", "sampler", quantile=None)
-def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types.Anchor = "behaviour"):
+def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types.Anchor = "behaviour") -> types.Array:
     """Reshape the ratio by ``shaped``, gamma the ``quantile`` of the minibatch's ratios, at least 1e-4.
 
     Only tokens with ``on_policy`` 0 count. Source: the scripts of Guide (arXiv 2506.13923), with 0.9.
@@ -170,29 +141,5 @@ def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types
     return d - jnp.logaddexp(d, jnp.log(r.extra["soft_limit"])[:, None])
 
 
-def _difference_and_proximal(r: types.Rollout, s: types.Scores):
-    """Return (logp - proximal, proximal), 0 on masked tokens."""
-    d = difference(r, s, "proximal")
-    return d, jax.lax.stop_gradient(ops.live_logp(r, s) - d)
-
-
-@define.ratio(needs=types.Needs(proximal=True))
-def multiple_importance(loss, r, s):
-    """Weigh external tokens by 2 pi / (pi_old + (pi_old + 1) / 2), the balance of policy and demonstrator.
-
-    Source: RL-PLUS (arXiv 2508.00222), pi_old the proximal policy. pi_old = 1 gives pi.
-    """
-    d, proximal = _difference_and_proximal(r, s)
-    return d + jnp.log(2.0) + proximal - jnp.log(1.5 * jnp.exp(proximal) + 0.5)
-
-
-@define.ratio(needs=types.Needs(proximal=True) | define.reads(extra=("probe_logp",)))
-def mixture(loss, r, s, alpha: types.Fraction = 0.1):
-    """Divide by the mixture that wrote the row: pi / ((1 - alpha) pi_old + alpha mu), log mu in extra["probe_logp"].
-
-    Source: REX-RAG (arXiv 2508.08149). alpha 0 is ``token``.
-    """
-    d, proximal = _difference_and_proximal(r, s)
-    probe = jnp.where(r.mask > 0, ops.extra(r, "probe_logp"), 0.0)
-    # in logs: both probabilities may be too small for their exponentials
-    return d + proximal - jnp.logaddexp(jnp.log1p(-alpha) + proximal, jnp.log(alpha) + probe)
+def __getattr__(name: str) -> Any:
+    return transforms.piece("ratio", name)

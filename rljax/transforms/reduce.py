@@ -4,7 +4,7 @@ loss = sum over terms, rows and tokens of term * coefficient. A coefficient is 0
 invalid rows; a term uses the common one unless its penalty names another.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -36,7 +36,7 @@ def _tokens_of(ids, mask):
 
 
 @define.reduce
-def mean_over_tokens(r, mask, only: types.Predicate | None = None):
+def mean_over_tokens(r, mask, only: types.Predicate | None = None) -> types.Array:
     """Average over all tokens of the minibatch: m_t / sum m (DAPO, arXiv 2503.14476, section 3.3).
 
     ``only`` averages over the tokens that satisfy it (``transforms.where``) and leaves out the others.
@@ -45,14 +45,16 @@ def mean_over_tokens(r, mask, only: types.Predicate | None = None):
 
 
 @define.reduce
-def mean_over_tokens_by(r, mask, predicate: types.Predicate):
-    """Average over the tokens that satisfy ``predicate``, and over those that do not, and add (OREAL, 2502.06781)."""
+def mean_over_tokens_by(r, mask, predicate: types.Predicate) -> types.Array:
+    """Average over the tokens that satisfy ``predicate``, and over the others, and add (OREAL, 2502.06781)."""
     where = transforms.PREDICATES[predicate](r)
     return _share(jnp.where(where, mask, 0.0)) + _share(jnp.where(where, 0.0, mask))
 
 
 @define.reduce
-def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Literal["trajectory", "row"] = "trajectory"):
+def mean_over_rows(
+    r, mask, empty: Literal["skip", "count"] = "skip", per: Literal["trajectory", "row"] = "trajectory"
+) -> types.Array:
     """Average over rows of token means: m_t / (|y_i| n) (GRPO, arXiv 2402.03300, eq. 3).
 
     n counts the rows with a trained token ("skip": OpenRLHF, Tunix) or all valid ones ("count": TRL, verl). Short
@@ -71,7 +73,7 @@ def mean_over_rows(r, mask, empty: Literal["skip", "count"] = "skip", per: Liter
 
 
 @define.reduce
-def mean_over_rows_of_sums(r, mask):
+def mean_over_rows_of_sums(r, mask) -> types.Array:
     """Average over rollouts of token sums: m_t / n, the gradient of the expected return.
 
     n counts an agent's rows of an episode once: where an episode has several, it is the episode's return. With
@@ -81,7 +83,7 @@ def mean_over_rows_of_sums(r, mask):
 
 
 @define.reduce
-def fixed_length(r, mask, length: types.Positive | None = None):
+def fixed_length(r, mask, length: types.Positive | None = None) -> types.Array:
     """Divide by a constant length: m_t / (n length) (Dr. GRPO, arXiv 2503.20783, section 3.2).
 
     ``length`` in tokens; None is the width of the record, which is the sampler's limit.
@@ -90,13 +92,13 @@ def fixed_length(r, mask, length: types.Positive | None = None):
 
 
 @define.reduce
-def sum_over_tokens(r, mask, divisor: types.Positive = 1.0):
+def sum_over_tokens(r, mask, divisor: types.Positive = 1.0) -> types.Array:
     """Sum all tokens and divide by a constant: m_t / divisor."""
     return mask / divisor
 
 
 @define.reduce
-def mean_over_prompts(r, mask):
+def mean_over_prompts(r, mask) -> types.Array:
     """Average over prompts of the token mean over all rows of the prompt (SkyRL, ScaleRL).
 
     Equals ``mean_over_tokens`` when prompts have equally many tokens.
@@ -109,7 +111,7 @@ def _episodes(r: types.Rollout):
 
 
 @define.reduce(needs=types.Needs(episodes=True))
-def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes"):
+def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes") -> types.Array:
     """Average over episodes of the token mean over all their rows (Delethink, arXiv 2510.06557).
 
     ``count`` "rows" divides by the number of trained rows instead (Agent Lightning, arXiv 2508.03680), so that an
@@ -120,7 +122,7 @@ def mean_over_episodes(r, mask, count: Literal["episodes", "rows"] = "episodes")
 
 
 @define.reduce(needs=types.Needs(turns=True))
-def mean_over_turns(r, mask):
+def mean_over_turns(r, mask) -> types.Array:
     """Average over tokens of a turn, then turns of an episode, then episodes (WebAgent-R1, arXiv 2505.16421).
 
     With one turn and one row an episode it is ``mean_over_rows``.
@@ -132,6 +134,10 @@ def mean_over_turns(r, mask):
 
 
 @define.reduce
-def mean_over_first_tokens(r, mask):
+def mean_over_first_tokens(r, mask) -> types.Array:
     """Average over rows of their first token alone, as for a value of the prompt."""
     return ops.first_token(mask) / jnp.maximum(jnp.sum(_trained(mask)), 1.0)
+
+
+def __getattr__(name: str) -> Any:
+    return transforms.piece("reduce", name)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import ops
+from rljax.transforms.frame import extras
 
 Array = types.Array
 
@@ -87,8 +88,8 @@ def replaced(rollout: types.Rollout, reward: Array) -> types.Rollout:
     paid = rollout.extra.get("paid")
     if rollout.token_reward is None or paid is None:
         return rollout.replace(reward=reward, token_reward=None)
-    extra = {**rollout.extra, "paid": jnp.zeros_like(paid)}
-    return rollout.replace(reward=reward, token_reward=rollout.token_reward - paid, extra=extra)
+    rollout = rollout.replace(reward=reward, token_reward=rollout.token_reward - paid)
+    return extras.put(rollout, {"paid": jnp.zeros_like(paid)})
 
 
 def scored(rollout: types.Rollout, reward: Array, usable: Array) -> types.Rollout:
@@ -113,7 +114,7 @@ def prefix_mean(rollout: types.Rollout, x: Array) -> Array:
       x: ``[B]``, a number of each row.
 
     Returns:
-      ``[B, T]``: at a token, the mean over the rows whose tokens up to it are those of the row, tool output among them.
+      ``[B, T]``: at a token, the mean over the rows that have the same tokens up to it, tool output among them.
       After the last trained token it stays as it was.
     """
     if rollout.action is None:
@@ -152,7 +153,7 @@ def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None)
     if rollout.context is not None and rollout.context.train_token is not None:
         raise ValueError(
             f"{piece}: the source trains rows under another prompt than they were sampled under, and the log-probs at "
-            "sampling are not comparable with those of the reference, which are under the prompt of training. Leave it "
+            "sampling are not comparable with the reference's, which are under the prompt of training. Leave it "
             "out, as a recipe does if its coefficient is 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
         )
     reference = ops.given(rollout.ref_logp if other is None else other, f"{piece}: the rollout has no ref_logp")
@@ -206,7 +207,7 @@ def reward_to_go(
       rollout: the rows.
       gamma: discount of a step, in [0, 1].
       paid: ``[B, T]``, the reward of each token; None: ``ops.token_rewards``.
-      mask: ``[B, T]``, 1 on the tokens that are steps; None: those of the rollout.
+      mask: ``[B, T]``, 1 on the tokens that are steps; None: the mask of the rollout.
 
     Returns:
       ``[B, T]``, 0 where ``mask`` is 0.
@@ -246,7 +247,7 @@ def gae(
 
 
 def turns(rollout: types.Rollout) -> Array:
-    """Return the mean number of turns of an episode, those of all its agents together."""
+    """Return the mean number of turns of an episode, all of its agents together."""
     counted = ops.trained_tokens(rollout)
     if "written" in rollout.extra:  # other players too, in the episodes that count
         played = ops.segments(rollout, "episode")

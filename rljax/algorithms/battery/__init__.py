@@ -4,15 +4,15 @@
     findings = rljax.check("my.pieces.tapered(0.5)")    # one piece, placed in grpo(kl=0.0) at its seam
 
 =====================  =======================================================================================
-shapes and dtypes      every piece returns what its seam writes (``transforms.contracts``)
+shapes and dtypes      every piece returns what its seam writes (``transforms.frame.contracts``)
 masked                 the gradient at masked tokens and in invalid rows is exactly 0
 row order              the order of the rows and the names of the groups do not matter
 padding                neither what padding holds nor its width matters
-micro-batches          losses and gradients of micro-batches add up to those of the minibatch
+micro-batches          losses and gradients of micro-batches add up to the minibatch
 extremes               finite where ratios, rewards, masks or groups are extreme but legal
 finite differences     the gradient is the derivative; what is under stop_gradient is held constant
 one trace per shape    other values compile nothing
-REINFORCE              the on-policy gradient is compared with that of REINFORCE; reported, not judged
+REINFORCE              the on-policy gradient is compared with REINFORCE's; reported, not judged
 =====================  =======================================================================================
 
 ``batch`` and ``edges`` make the arrays, ``programs`` the compiled losses, ``checks`` the findings, ``command`` prints

@@ -12,6 +12,9 @@ from rljax import types
 B, T = 12, 6
 SEGMENTS = 3
 
+# Fields of the live scores by the name of their array; other scores are random numbers where an algorithm asks for them
+LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "learned", "process": "live_stepwise"}
+
 Arrays = dict[str, Any]
 
 
@@ -162,10 +165,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
         },
     )
-    names = {"value": "live_value", "reward": "learned", "process": "live_stepwise"}
-    fields: dict[str, Any] = {
-        field: f(d[name]) for field, name in ({"logp": "logp", "entropy": "entropy"} | names).items()
-    }
+    fields: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
     return rollout, types.Scores(divergence={"js": f(d["js"])}, **fields)
 
 

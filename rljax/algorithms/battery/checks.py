@@ -86,7 +86,7 @@ def _scale(coefficients: Any, wide: Any) -> float:
 
 
 def micro_batches(program: programs.Program) -> Finding:
-    """Losses and gradients of micro-batches add up to those of the minibatch."""
+    """Losses and gradients of micro-batches add up to the losses and gradients of the minibatch."""
     outcomes = program(program.arrays())
     parts = [([value], gradient) for value, gradient in (o.parts for o in outcomes)]
     advice = (
@@ -126,7 +126,7 @@ def traces(program: programs.Program) -> Finding:
 
 
 def reinforce(program: programs.Program) -> Iterator[Finding]:
-    """On-policy, compare the gradient of the policy's loss with that of REINFORCE: -A times the coefficient."""
+    """On-policy, compare the gradient of the policy's loss with REINFORCE's: -A times the coefficient."""
     d = program.arrays()
     outcomes = program(d | {name: d["logp"] for name in ("proximal", "behaviour", "raw", "ref")})
     policy = next(

@@ -20,7 +20,7 @@ from rljax.algorithms import seams
 from rljax.algorithms.battery import checks, programs
 from rljax.language import dotted, errors, messages
 
-_ADDED = ("reward", "prepare", "weight", "penalty", "after")  # seams whose pieces come beside those of the recipe
+_ADDED = ("reward", "prepare", "weight", "penalty", "after")  # seams whose pieces come beside the pieces of the recipe
 
 
 def _seams(name: str) -> list[str]:
@@ -33,7 +33,7 @@ def _seams(name: str) -> list[str]:
 
 
 def build(text: str) -> types.Algorithm:
-    """Return the algorithm of a call: that of a recipe, or ``grpo(kl=0.0)`` with a piece at its seam.
+    """Return the algorithm of a call: a recipe, or ``grpo(kl=0.0)`` with a piece at its seam.
 
     Raises:
       Absent: a required argument is missing, or the piece is a source.
@@ -51,7 +51,10 @@ def build(text: str) -> types.Algorithm:
         choices = " or ".join(f"{home}.{text}" for home in homes)
         raise ValueError(f"check={messages.shown(text)}: several seams have this piece. Write {choices}.")
     if homes[0] == "source":
-        raise errors.Absent(f"check={messages.shown(text)}: a source has no loss; a run checks it when it starts.")
+        raise errors.Absent(
+            f"check={messages.shown(text)}: a source has no loss. Check it with the task of a run, on no device: "
+            f'python -m rljax --config quickstart --config.seam.source="{text}" --check'
+        )
     edit = f"+ {text}" if homes[0] in _ADDED else text
     fields = {**dict.fromkeys(transforms.SEAMS, ""), homes[0]: edit}
     return seams.edited(algorithms.TABLE["grpo"](kl=0.0), fields, prefix="check.")
@@ -102,7 +105,7 @@ def main(argv: Sequence[str]) -> None:
     """Check what the argument names, print the findings, and exit with code 1 if one failed."""
     if len(argv) != 2 or argv[1].startswith("-"):
         print(__doc__)
-        sys.exit(0 if {"-h", "--help"} & {*argv[1:]} else 2)
+        sys.exit(2)
     try:
         algorithm, failed = build(argv[1]), False
     except errors.Absent as error:

@@ -11,6 +11,7 @@ from rljax import types
 from rljax.algorithms import interpreter
 from rljax.algorithms.battery import batch
 from rljax.algorithms.battery.batch import Arrays, B, T
+from rljax.transforms.frame import shapes
 
 _GROUPS, _ROWS = ((0, 5), (5, 9), (9, 12)), ((0, 1), (1, 12))  # micro-batches of the batch's rows
 
@@ -53,13 +54,12 @@ class Program:
     def completed(self, d: Arrays) -> Arrays:
         """Add the scores that the algorithm declares, and random numbers for parts and extras that have no meaning."""
         r = np.random.default_rng(7)
-        live = {"square_prob": r.random((B, T)), "log_normaliser": r.normal(size=(B, T)), "reward": r.normal(size=B)}
-        for *_, bins in self.needs.value_logits:
-            live["value_logits"] = r.normal(size=(B, T, bins))
+        asked = shapes.requested(self.needs, d["mask"])
+        live = {name: r.random(shape) for name, shape in asked.items() if name not in batch.LIVE}
         return d | {
             "parts": {**{name: r.random(B) for name in sorted(self.needs.parts)}, **d["parts"]},
             "extra": {**{name: r.random((B, T)) for name in sorted(self.needs.extra)}, **d["extra"]},
-            "live": {name: x for name, x in live.items() if getattr(self.needs, name)},
+            "live": live,
             "divergence": {name: r.random((B, T)) for name in sorted(self.needs.divergence)},
         }
 

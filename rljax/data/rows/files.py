@@ -1,6 +1,5 @@
 """Which files a path, a pattern or a folder means, and the format of each."""
 
-import difflib
 import fnmatch
 import glob
 import re
@@ -73,8 +72,8 @@ def _one(name: str, format: str) -> Iterator[tuple[str, str]]:
         if "features.json" in names:  # a split of a data set of tfds
             yield name, "tfds"
             return
-        close = difflib.get_close_matches(last, names, n=1)
-        raise FileNotFoundError(f"{name}: no such file or folder" + (f"; did you mean {close[0]!r}?" if close else ""))
+        close = messages.closest(last, names)
+        raise FileNotFoundError(f"{name}: no such file or folder" + (f"; did you mean {close!r}?" if close else ""))
     if not (format or of(name)):
         raise ValueError(f"{name}: the format is not known by this name; set format to one of {', '.join(FORMATS)}")
     yield name, format or of(name)

@@ -65,7 +65,7 @@ class Mixed:
         return dataclasses.replace(self, tasks=tuple(task.bind(tokenizer) for task in self.tasks))
 
     def size(self, split: Split) -> int:
-        """Return the number of prompts: D times that of the largest task; the problems of smaller ones come again."""
+        """Return the number of prompts: D times the largest task's; the problems of smaller ones come again."""
         largest = max(task.size(split) for task in self.tasks)
         return self.domains * min(largest, (shuffle.LARGEST - 1) // self.domains)
 

@@ -101,7 +101,7 @@ def answer(rules: Rules, value: jax.Array) -> jax.Array:
 
 
 def steps(written: jax.Array, working: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compare the steps of completions, each with that of the same number in a working; ``;`` ends a step.
+    """Compare the steps of completions, each with the step of the same number in a working; ``;`` ends a step.
 
     Args:
       written: code points ``[P, T]``, 0 where there is no character.
@@ -139,7 +139,7 @@ def exact(answer: jax.Array, written: jax.Array, alphabet: str) -> tuple[jax.Arr
       alphabet: the characters of answers.
 
     Returns:
-      ``[P]`` bool, whether it has characters and only those of the alphabet; ``[P]`` bool, whether it is the answer.
+      ``[P]`` bool, whether it has characters, and all are in the alphabet; ``[P]`` bool, whether it is the answer.
     """
     length = answer.shape[1] + 1  # an answer that is longer than every answer differs in the last place
     present = written != 0

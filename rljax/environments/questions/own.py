@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rljax.environments.questions import recipe
-from rljax.environments.questions.task import Overlong, Questions
+from rljax.environments.questions.task import Questions
 from rljax.environments.verifiers import answers, rewards
-from rljax.language.settings import Count, Size
+from rljax.language import settings
 
 _TFDS = "tfds:"
+_LENGTHS = recipe.Lengths()
 
 
+@settings.flat
 def table(
     path: recipe.Paths,
     prompt: str = "{question}",
@@ -25,9 +27,7 @@ def table(
     instruction: str | None = None,
     formats: answers.Formats = None,
     final: recipe.Final = "",
-    prompt_length: Size = 0,
-    completion_length: Count = 256,
-    overlong: Overlong = "error",
+    lengths: recipe.Lengths = _LENGTHS,
     domain: str = "",
     *,
     format: str = "",
@@ -52,10 +52,7 @@ def table(
         'number' or 'boxed' reads it, otherwise none.
       formats: how 'number' and 'boxed' read a final answer; see ``answers.read``.
       final: the part of the answer that is the reference: '', all of it; 'marked', after ####; 'boxed', the last box.
-      prompt_length: L, tokens; 0: the longest prompt, rounded up.
-      completion_length: T, tokens, end-of-sequence included.
-      overlong: how longer prompts are treated: 'error'; 'drop' those of the training split, with a warning, while
-        held-out ones are an error; 'drop_all' those of both splits.
+      lengths: of prompts and completions.
       domain: a column with a text or a number in every row. Its values, at most 1,024, are the domains of the
         prompts, numbered by first appearance; metrics are split by them, and some sources draw by them.
       format: of the files, as in ``rows.read``.
@@ -80,7 +77,7 @@ def table(
     how = recipe.Recipe(
         format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, domain=domain
     )
-    return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong, format)
+    return recipe.build(how, path, heldout, chat, lengths, format)
 
 
 def _of(format: str) -> Callable[..., Questions]:

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 from rljax.data import rows
 from rljax.environments.questions import recipe
-from rljax.environments.questions.task import Overlong, Question, Questions
+from rljax.environments.questions.task import Question, Questions
 from rljax.environments.verifiers import code as verifier
 from rljax.environments.verifiers import listings
 from rljax.environments.verifiers.sandbox import start
-from rljax.language import parse
-from rljax.language.settings import Count, Size
+from rljax.language import parse, settings
 
 _REQUEST = "Write the whole program in one block that begins with ```python and ends with ```."
 _FENCED = "```python\n{{{}}}\n```"
@@ -30,8 +29,10 @@ _FORMS = (
     _Form("input_output", "question", "solution"),  # APPS (Hendrycks et al., arXiv 2105.09938)
     _Form("public_tests", "description", "solution"),  # CodeContests (Li et al., arXiv 2203.07814)
 )
+_LENGTHS = recipe.Lengths(completion_length=512)
 
 
+@settings.flat
 def code(
     path: recipe.Paths,
     prompt: str = "",
@@ -45,17 +46,15 @@ def code(
     together: bool = False,
     demonstration: str = "",
     instruction: str | None = None,
-    prompt_length: Size = 0,
-    completion_length: Count = 512,
-    overlong: Overlong = "error",
+    lengths: recipe.Lengths = _LENGTHS,
 ) -> Questions:
     """Read problems whose answers are programs, which are run against tests in a sandbox.
 
     Args:
       path: the files, as in ``jsonl``.
-      prompt: a column, or a text with columns; '': that of the form of the rows, which the column of tests tells:
+      prompt: a column, or a text with columns; '': the prompt of the form of the rows, which the column of tests tells:
         HumanEval (``test``), MBPP (``test_list``), APPS (``input_output``) or CodeContests (``public_tests``).
-      tests: the column of tests, as in ``verifiers.listings.read``; '': that of the form.
+      tests: the column of tests, as in ``verifiers.listings.read``; '': the column of the form.
       heldout: the fraction of prompts that is held out, or files.
       chat: as in ``jsonl``. Without it, a row with an ``entry_point`` is code to continue.
       seconds: wall time of a program for all its tests; ``verifier.timeout`` must be 1 s longer.
@@ -67,9 +66,7 @@ def code(
       demonstration: the completion to imitate, as ``prompt``; '': the solution of the form, if all rows have one.
       instruction: text on a separate line after the prompt; None: a sentence that asks for a fenced block, except
         where code is to be continued.
-      prompt_length: L, tokens; 0: the longest prompt, rounded up.
-      completion_length: T, tokens, end-of-sequence included.
-      overlong: as in ``jsonl``.
+      lengths: of prompts and completions.
 
     Returns:
       The task, not yet bound to a tokenizer; its reward function is ``verifiers.code.Judge``.
@@ -105,14 +102,14 @@ def code(
         instruction=("" if continued else _REQUEST) if instruction is None else instruction,
         lead="\n",
     )
-    task = recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong)
+    task = recipe.build(how, path, heldout, chat, lengths)
     shown = bool(how.demonstration)
     sources = {split: [_checked(question, shown) for question in each] for split, each in task.sources.items()}
     return dataclasses.replace(task, sources=sources, parts=("passed", "timed_out"))
 
 
 def _checked(question: Question, shown: bool) -> Question:
-    """Return a question whose tests can be read, and whose prompt for the reward function is that of the file."""
+    """Return a question whose tests can be read, and whose prompt for the reward function is the file's."""
     try:
         listings.read(question.reference)
     except ValueError as error:

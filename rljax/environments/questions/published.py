@@ -2,22 +2,24 @@
 
 from rljax.data import rows
 from rljax.environments.questions import recipe
-from rljax.environments.questions.task import Overlong, Questions
+from rljax.environments.questions.task import Questions
 from rljax.environments.verifiers import answers
-from rljax.language.settings import Count, Size
+from rljax.language import settings
 
 _PROBLEM = ("problem", "Problem", "question", "Question")  # columns of the sets that are published under one name
 _ANSWER = ("answer", "Answer")
 _BOXED = ("boxed", "marked", "stated", "bold")
+_AMC = recipe.Lengths(completion_length=2048)
+_AIME = recipe.Lengths(completion_length=8192)
+_TRAINED = recipe.Lengths(prompt_length=1024, completion_length=8192, overlong="drop_all")
 
 
+@settings.flat
 def amc(
     path: recipe.Paths,
     heldout: float | recipe.Paths = 1.0,
     chat: recipe.Chat = None,
-    prompt_length: Size = 0,
-    completion_length: Count = 2048,
-    overlong: Overlong = "error",
+    lengths: recipe.Lengths = _AMC,
     formats: answers.Formats = _BOXED,
 ) -> Questions:
     """Read problems of the AMC, rows with ``problem`` (or ``question``) and ``answer``; they are for evaluation.
@@ -26,9 +28,7 @@ def amc(
       path: the files, as in ``jsonl``: jsonl, parquet, a folder of ``save_to_disk``, ...
       heldout: the fraction that is held out, by default all; or files.
       chat: as in ``jsonl``.
-      prompt_length: L, tokens; 0: the longest prompt, rounded up.
-      completion_length: T, tokens, end-of-sequence included.
-      overlong: as in ``jsonl``.
+      lengths: of prompts and completions.
       formats: how the final answer may be written, in order of preference; the prompt asks for the first.
 
     Returns:
@@ -39,30 +39,28 @@ def amc(
       FileNotFoundError: a file does not exist.
     """
     how = _contest("amc", path, formats)
-    return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong)
+    return recipe.build(how, path, heldout, chat, lengths)
 
 
+@settings.flat
 def aime(
     path: recipe.Paths,
     heldout: float | recipe.Paths = 1.0,
     chat: recipe.Chat = None,
-    prompt_length: Size = 0,
-    completion_length: Count = 8192,
-    overlong: Overlong = "error",
+    lengths: recipe.Lengths = _AIME,
     formats: answers.Formats = _BOXED,
 ) -> Questions:
     """Read problems of the AIME: as ``amc``, rows with ``problem``, ``Problem`` or ``Question``, and ``answer``."""
     how = _contest("aime", path, formats)
-    return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong)
+    return recipe.build(how, path, heldout, chat, lengths)
 
 
+@settings.flat
 def dapo_math(
     path: recipe.Paths,
     heldout: float | recipe.Paths = 0.02,
     chat: recipe.Chat = None,
-    prompt_length: Size = 1024,
-    completion_length: Count = 8192,
-    overlong: Overlong = "drop_all",
+    lengths: recipe.Lengths = _TRAINED,
     formats: answers.Formats = ("stated", "boxed"),
 ) -> Questions:
     """Read DAPO-Math-17k (Yu et al., arXiv 2503.14476), training problems whose answers are integers.
@@ -79,16 +77,15 @@ def dapo_math(
         formats=formats,
         instruction="",
     )
-    return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong)
+    return recipe.build(how, path, heldout, chat, lengths)
 
 
+@settings.flat
 def deepscaler(
     path: recipe.Paths,
     heldout: float | recipe.Paths = 0.02,
     chat: recipe.Chat = None,
-    prompt_length: Size = 1024,
-    completion_length: Count = 8192,
-    overlong: Overlong = "drop_all",
+    lengths: recipe.Lengths = _TRAINED,
     formats: answers.Formats = _BOXED,
 ) -> Questions:
     """Read DeepScaleR-Preview (Luo et al., 2025), 40,000 training problems: ``problem`` and ``answer``, as in ``amc``.
@@ -96,7 +93,7 @@ def deepscaler(
     Its column ``solution`` is empty in many rows, so that demonstrations are the answers alone.
     """
     how = recipe.Recipe("deepscaler", prompt="problem", reward="boxed", formats=formats)
-    return recipe.build(how, path, heldout, chat, prompt_length, completion_length, overlong)
+    return recipe.build(how, path, heldout, chat, lengths)
 
 
 def _contest(name: str, path: recipe.Paths, formats: answers.Formats) -> recipe.Recipe:

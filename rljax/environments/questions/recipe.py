@@ -11,6 +11,7 @@ from rljax.environments.questions import columns, splits
 from rljax.environments.questions.task import Overlong, Question, Questions
 from rljax.environments.verifiers import answers, rewards
 from rljax.language import messages
+from rljax.language.settings import Count, Size, setting
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
@@ -20,6 +21,28 @@ Final = Literal["", "marked", "boxed"]
 
 _DOMAINS = 1024  # the most values of a column of domains
 _REFERENCE = ("", "reference", "target")  # names of a parameter that can only mean the reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """How long prompts and completions are."""
+
+    prompt_length: Size = setting(0, "L, tokens; 0: the longest prompt, rounded up.")
+    completion_length: Count = setting(256, "T, tokens, end-of-sequence included.")
+    overlong: Overlong = setting(
+        "error",
+        "How longer prompts are treated: 'error'; 'drop' leaves out those of the training split, with a warning, while "
+        "held-out ones are an error; 'drop_all' leaves out those of both splits.",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range."""
+        for field, least in (("prompt_length", 0), ("completion_length", 1)):
+            if getattr(self, field) < least:
+                raise ValueError(f"{field}={getattr(self, field)}: must be {least} or more")
+        if self.overlong not in typing.get_args(Overlong):
+            allowed = ", ".join(map(repr, typing.get_args(Overlong)))
+            raise ValueError(f"overlong={self.overlong!r}: must be one of {allowed}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +130,7 @@ def build(
     path: Paths,
     heldout: float | Paths,
     chat: Chat,
-    prompt_length: int,
-    completion_length: int,
-    overlong: Overlong,
+    lengths: Lengths,
     format: str = "",
 ) -> Questions:
     """Read files as a task.
@@ -120,9 +141,7 @@ def build(
       heldout: the fraction of prompts that is held out, or files with the held-out rows.
       chat: write prompts by the chat template: True, False, None (if the tokenizer has one), the system prompt, or all
         messages before the question.
-      prompt_length: L; 0: that of the longest prompt, rounded up.
-      completion_length: T.
-      overlong: how longer prompts are treated.
+      lengths: of prompts and completions.
       format: of the files, as in ``rows.read``.
 
     Returns:
@@ -132,11 +151,6 @@ def build(
       ValueError: an argument is out of range, or a row is invalid.
       FileNotFoundError: a file does not exist.
     """
-    for field, value, least in (("prompt_length", prompt_length, 0), ("completion_length", completion_length, 1)):
-        if value < least:
-            raise ValueError(f"{field}={value}: must be {least} or more")
-    if overlong not in typing.get_args(Overlong):
-        raise ValueError(f"overlong={overlong!r}: must be one of {', '.join(map(repr, typing.get_args(Overlong)))}")
     fraction = isinstance(heldout, int | float)
     if heldout is True or (fraction and not 0 < heldout <= 1):
         raise ValueError(f"heldout={heldout}: must be above 0 and at most 1 (all rows are held out), or a file")
@@ -160,9 +174,7 @@ def build(
     sources = splits.by_hash(train, heldout) if fraction else splits.by_file(train, read(heldout))
     return Questions(
         name=recipe.name,
-        prompt_length=prompt_length,
-        completion_length=completion_length,
-        overlong=overlong,
+        **vars(lengths),
         chat=before,
         plain=chat is None,
         sources=sources,

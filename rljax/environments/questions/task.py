@@ -65,7 +65,7 @@ class Questions:
     """Questions judged by a Python function; ``recipe.build`` makes it. All methods run on the host."""
 
     name: str
-    prompt_length: int  # 0: once bound, that of the longest prompt, rounded up
+    prompt_length: int  # 0: once bound, the longest prompt's, rounded up
     completion_length: int
     overlong: Overlong
     chat: tuple[Mapping[str, str], ...] | None  # messages before the question, in a conversation; None: plain text

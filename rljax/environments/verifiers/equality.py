@@ -156,7 +156,7 @@ def _part(answer: str, expected: str) -> Outcome:
         return "correct"
     if _is_word(expected):
         return _words(answer, expected)
-    letters = set(re.sub(r"\\[a-zA-Z]+", "", expected))  # those of variables: ba is no word beside 2ab
+    letters = set(re.sub(r"\\[a-zA-Z]+", "", expected))  # letters of variables: ba is no word beside 2ab
     words = {word for word in _WORD.findall(answer) if len(word) > 4 or not set(word) <= letters}
     if words - set(_WORD.findall(expected)):
         return "wrong" if re.search(r"\d", answer) else "unparseable"

@@ -11,7 +11,7 @@ def numeric_answer(
     r"""Compare the final answer with the target: reward 1 if ``equality.compare`` finds them equal, else 0.
 
     A percent sign is a unit, as in the questions of GSM8K, whose answers are written without units: 20% is 20.
-    It has no time limit; ``pool.Verifiers`` sets one.
+    It has no time limit; ``judging.Verifiers`` sets one.
 
     Args:
       completion: text that the policy wrote.

@@ -1,6 +1,6 @@
 """Reward functions by name, and several as weighted parts of one. Does not import jax: workers load this module.
 
-fn(completion, reference, *, prompt, **row)     a number, or a mapping as ``worker.score`` reads it
+fn(completion, reference, *, prompt, **row)     a number, or a mapping as ``outcomes.read`` reads it
 fn(completions, reference, *, prompt, **row)    all completions of a prompt; as many numbers or mappings
 
 ``row`` lacks columns with the name of one of the first two parameters. A function may change its arguments: it gets
@@ -14,8 +14,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rljax.environments.verifiers import answers, mathematics, worker
-from rljax.language import dotted, messages, parse
+from rljax.environments.verifiers import answers, mathematics, outcomes
+from rljax.language import dotted, messages
 
 Reward = str | Callable[..., Any] | Mapping[str, float]
 
@@ -47,7 +47,7 @@ class Part:
     first: str = "completion"  # names of the first two parameters
     second: str = "reference"  # "": it does not take the reference
     columns: tuple[str, ...] = ()  # keyword arguments: "prompt" and columns of a row
-    required: tuple[str, ...] = ()  # those of them that have no default
+    required: tuple[str, ...] = ()  # parts that have no default
     every: bool = False  # whether it takes all columns
     group: bool = False  # whether it judges all completions of a prompt together
 
@@ -60,14 +60,14 @@ class Part:
             args, named = copy.deepcopy(((reference,) if self.second else (), taken))
             return self.function(judged, *args, **named)
 
-        return worker.each(judge(list(texts)), len(texts)) if self.group else [judge(text) for text in texts]
+        return outcomes.each(judge(list(texts)), len(texts)) if self.group else [judge(text) for text in texts]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewards:
     """A reward function made of parts. One of a single part of weight 1 returns what the part returns.
 
-    Otherwise the reward is the weighted sum; the outcome is that of the first part that returns one, else
+    Otherwise the reward is the weighted sum; the outcome comes from the first part that returns one, else
     "unjudged"; each part's reward is a part under its name, and its own parts are ``NAME/PART``.
     """
 
@@ -120,10 +120,10 @@ class Rewards:
     def _total(self, values: Sequence[Any]) -> Any:
         if self.plain:
             return values[0]
-        read = [worker.read(value) for value in values]
-        outcomes = [answer.outcome for answer in read if answer.outcome not in ("", "unjudged")]
-        failures = [outcome for outcome in outcomes if outcome in worker.FAILURES]
-        total: dict[str, Any] = {"outcome": [*failures, *outcomes, "unjudged"][0]}
+        read = [outcomes.read(value) for value in values]
+        given = [answer.outcome for answer in read if answer.outcome not in ("", "unjudged")]
+        failures = [outcome for outcome in given if outcome in outcomes.FAILURES]
+        total: dict[str, Any] = {"outcome": [*failures, *given, "unjudged"][0]}
         total["reward"] = sum(part.weight * answer.reward for part, answer in zip(self.parts, read, strict=True))
         for part, answer in zip(self.parts, read, strict=True):
             total |= {part.name: answer.reward} | {f"{part.name}/{k}": v for k, v in answer.parts.items()}
@@ -148,7 +148,7 @@ def combine(reward: Reward, formats: Sequence[answers.Format] = ()) -> Rewards:
         raise ValueError("reward={}: names no function")
     parts = []
     for name, weight in weights.items():
-        if not worker.finite(weight):
+        if not outcomes.finite(weight):
             raise ValueError(f"reward: the weight of {messages.shown(name)} is {messages.shown(weight)}, not a number")
         parts.append(_part(name, float(weight), formats))
     names = [part.name for part in parts]
@@ -161,6 +161,8 @@ def combine(reward: Reward, formats: Sequence[answers.Format] = ()) -> Rewards:
 
 
 def _part(reward: Any, weight: float, formats: Sequence[answers.Format]) -> Part:
+    from rljax.language import parse  # imports jax, which workers need not load
+
     if isinstance(reward, str) and reward in BUILT_IN:
         function = BUILT_IN[reward]
         if reward in FORMATS:
@@ -197,5 +199,5 @@ def _part(reward: Any, weight: float, formats: Sequence[answers.Format]) -> Part
         columns=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
         every=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in rest),
-        group=worker.grouped(function),
+        group=outcomes.grouped(function),
     )

@@ -28,26 +28,14 @@ another one writes. Opponents that are part of the world have no seat.
 =====================  ================================================================================
 ``reply.py``           ``Reply``: what follows a turn
 ``rules.py``           worlds of characters: the protocol ``Rules``, and ``Answer``
-``text.py``            ``TextWorld``: a world of tokens from rules of characters
+``text.py``            ``TextWorld``: a world of tokens from rules of characters; its constructor, ``of``
 ``tokens.py``          ``TokenWorld``: defaults of worlds of tokens, and their pieces of text
 ``demonstrations.py``  episodes in which the world's expert writes every turn
-``supplies.py``        what the rows of a world hold, for the algorithms that read it
-``guess.py``           ``guess``, ``twenty_questions``: find a secret number by comparisons, or by questions
-``wordle.py``          ``wordle``: find a word by marks of its letters
-``calculator.py``      ``calculator``: long arithmetic by calls of a tool
-``maze.py``            ``maze``: walk to a goal in a grid with walls
-``retry.py``           ``retry``: a search that often finds nothing, and may be repeated
-``memory.py``          ``memory``: a document read in chunks, with a note as the only memory (chapters)
-``tagged.py``          ``tagged``: ``guess``, with a tag for the purpose of each turn
-``propose.py``         ``propose``: one seat writes problems, the other one solves them (chapters)
-``extract.py``         ``extract``: one seat writes a skill, the other one solves with it (chapters)
-``spy.py``             ``spy``: clues and votes against a player with another card (chapters)
+``shipped/``           worlds that ship: each a file, which nothing in the frame imports
 ``single.py``          ``from_task``: a device task as a world of one turn
-``revise.py``          ``revise``: answer, with or without a judgement, then answer again
+``around.py``          ``Around``, ``Recalling``: bases of what stands around a world; ``recorded``, ``format_parts``
 ``wrappers.py``        ``think_longer``, ``hint``: around any world
-``around.py``          ``Around``, the shortest wrapper; ``recorded``, ``format_parts``
 ``mixture.py``         ``mixture``: several worlds and tasks in one run
-``games/``             board and card games of pgx
 ``host/``              worlds that are Python classes on text, run in worker processes
 =====================  ================================================================================
 """
@@ -55,96 +43,27 @@ another one writes. Opponents that are part of the world have no seat.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from rljax.environments import Split, Task, is_world
+from rljax.environments import Task, World, traits
+from rljax.environments.traits import Rows
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
-    from rljax import types
     from rljax.environments.worlds.host.task import HostWorld
-    from rljax.environments.worlds.reply import Reply
 
-Rows = Literal["conversation", "chapters"]
 State = Any
 
-
-class World(Task, Protocol):
-    """A task of several turns. ``prompts`` are those of seat 0, for a look at them; drivers use ``begin``."""
-
-    @property
-    def seats(self) -> int:
-        """Number of seats that players write for."""
-        ...
-
-    @property
-    def max_turns(self) -> int:
-        """The most turns of an episode, those of all seats together."""
-        ...
-
-    @property
-    def turn_length(self) -> int:
-        """The most tokens of a turn, its end included."""
-        ...
-
-    @property
-    def reply_length(self) -> int:
-        """R, the most tokens that a seat is told after a turn."""
-        ...
-
-    @property
-    def turn_end(self) -> tuple[str, ...]:
-        """Texts that end a turn, besides the tokenizer's stop tokens."""
-        ...
-
-    @property
-    def rows(self) -> Rows:
-        """What a row of the batch holds: a whole conversation, or one turn."""
-        ...
-
-    @property
-    def anew(self) -> bool:
-        """Whether every sample of a prompt begins another problem; baselines of groups then refuse the world."""
-        ...
-
-    @property
-    def extra(self) -> tuple[str, ...]:
-        """Names of ``Reply.extra``."""
-        ...
-
-    def begin(self, index: types.Array, split: Split, key: types.Key) -> State:
-        """Return the state of problem ``index``, a scalar."""
-        ...
-
-    def prompt(self, state: State, seat: types.Array) -> tuple[types.Array, types.Array]:
-        """Return token ``[L]`` int32, left-padded, and mask ``[L]`` float32: what a seat reads before it writes."""
-        ...
-
-    def step(
-        self, state: State, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
-    ) -> tuple[State, Reply]:
-        """Answer a turn.
-
-        Args:
-          state: before the turn.
-          seat: int32 scalar, who wrote the turn.
-          token: ``[turn_length]`` int32, right-padded; end-of-sequence replaces whatever else ended the turn.
-          mask: ``[turn_length]`` float32, 1 on the tokens of the turn.
-          key: a typed key.
-
-        Returns:
-          The state after the turn, and the reply.
-        """
-        ...
+__all__ = ("Reply", "Rows", "State", "World", "in_turns", "on_host")
 
 
 def in_turns(task: Task) -> TypeGuard[World]:
     """Return whether a task is a ``World``, which runs inside the compiled program."""
-    return is_world(task) and not task.host
+    return not (task.host or traits.traits(task).whole)
 
 
 def on_host(task: Task) -> TypeGuard[HostWorld]:
     """Return whether a task is a ``HostWorld``, whose turns are answered by worker processes."""
-    return is_world(task) and task.host
+    return task.host and not traits.traits(task).whole
 
 
 def __getattr__(name: str) -> Any:

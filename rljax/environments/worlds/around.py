@@ -1,6 +1,8 @@
-"""Worlds around other worlds: a recorded trajectory to follow, the parts of a format, and several worlds in one run."""
+"""``Around`` and ``Recalling``, bases of what stands around a world; ``recorded`` and ``format_parts``."""
 
+import abc
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -8,36 +10,80 @@ import jax.numpy as jnp
 
 from rljax import environments, types
 from rljax.data import tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, written
 from rljax.environments import worlds as contract
+from rljax.environments.worlds import tokens
 
 Array = types.Array
+_UNSHARED = ("limits", "supplies")  # one reads the state of the inner world, the other is about its verdicts
 
 
 @dataclasses.dataclass(frozen=True)
-class Around:
-    """A world around ``inner``; what a subclass does not define is that of ``inner``."""
+class Around(written.Bound):
+    """A world around ``inner``, a world or a task; what a subclass does not define is what ``inner`` has."""
 
     inner: Any
-    tokenizer: tokenizers.Tokenizer | None = None
+    tokenizer: tokenizers.Tokenizer | None = dataclasses.field(default=None, kw_only=True)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner world."""
-        if name.startswith("__") or name == "limits" or "inner" not in vars(self):  # limits reads the inner state
+        if name.startswith("__") or name in _UNSHARED or "inner" not in vars(self):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
+    def texts(self) -> Sequence[tuple[str, str]]:
+        """Return what this world tells, each text with the name of the setting that holds it."""
+        return ()
+
+    def corpus(self) -> Iterator[str]:
+        """Yield the texts of the inner world, and what this one tells."""
+        yield from self.inner.corpus()
+        yield from (text for _, text in self.texts())
+
     def bind(self, tokenizer: tokenizers.Tokenizer) -> Any:
-        """Return a copy whose texts are in the tokens of ``tokenizer``."""
+        """Return a copy whose texts are in the tokens of ``tokenizer``; ValueError if it cannot write one."""
+        for setting, text in self.texts():
+            tokens.ids(tokenizer, text, setting)
         return dataclasses.replace(self, inner=self.inner.bind(tokenizer), tokenizer=tokenizer)
 
+    def piece(self, setting: str, text: str) -> tokens.Piece:
+        """Return a text, and which setting holds it, as tokens."""
+        return tokens.piece(tokens.ids(self.bound, text, setting))
 
-def join(first: tuple[Array, Array], second: tuple[Array, Array], length: int) -> tuple[Array, Array]:
-    """Return token and mask ``[..., length]`` of one text after another, right-padded; tokens beyond it are dropped."""
-    token, mask = (jnp.concatenate([a, b], axis=-1) for a, b in zip(first, second, strict=True))
-    order = jnp.argsort(mask <= 0, axis=-1, stable=True)[..., :length]
-    mask = jnp.take_along_axis(mask, order, axis=-1)
-    return jnp.where(mask > 0, jnp.take_along_axis(token, order, axis=-1), 0), mask
+    def join(self, pieces: Sequence[tokens.Piece], length: int, *, side: str = "right") -> tokens.Piece:
+        """Put pieces behind one another, see ``tokens.join``."""
+        return tokens.join(pieces, length, self.bound.pad, side=side)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recalling(tokens.Derived, Around):
+    """A world of more turns than ``inner``: a conversation holds them all, a chapter recalls them in its prompt."""
+
+    @property
+    @abc.abstractmethod
+    def recalled_length(self) -> int:
+        """The most tokens that the prompt of a chapter recalls."""
+
+    @property
+    @abc.abstractmethod
+    def conversation_length(self) -> int:
+        """T of a conversation."""
+
+    @property
+    def prompt_length(self) -> int:
+        """L of ``inner``, and in chapters of what they recall."""
+        return self.inner.prompt_length + (self.recalled_length if self.rows == "chapters" else 0)
+
+    @property
+    def completion_length(self) -> int:
+        """T of a row."""
+        return tokens.row_length(self, self.conversation_length)
+
+    def recalling(self, prompt: tokens.Piece, recalled: tokens.Piece) -> tokens.Piece:
+        """Return a prompt of ``inner``, in chapters followed by what they recall."""
+        if self.rows == "conversation":
+            return prompt
+        return self.join([prompt, recalled], self.prompt_length, side="left")
 
 
 class Recorded(Around):
@@ -57,7 +103,7 @@ class Recorded(Around):
         return self.inner.completion_length + (self.max_turns - 1) * self.turn_length
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
-        """Return the state of the inner world; the recorded trajectory is that of ``key``."""
+        """Return the state of the inner world; ``key`` draws the recorded trajectory."""
         state = self.inner.begin(index, split, key)
         return {"inner": state, "key": jax.random.key_data(key), "turn": jnp.int32(0), "missed": jnp.zeros((), bool)}
 
@@ -73,7 +119,8 @@ class Recorded(Around):
         match = jnp.all((mask > 0) == (written > 0)) & jnp.all((token == shown) | (written <= 0))
         inner, reply = self.inner.step(state["inner"], seat, shown, written, jax.random.fold_in(keys, 1))
         missed = state["missed"] | ~match
-        joined = join((shown[None], jnp.where(match, 0.0, written)[None]), (reply.token, reply.mask), self.reply_length)
+        correction = tokens.masked((shown, written), ~match)
+        joined = jax.vmap(lambda *told: tokens.join([correction, told], self.reply_length, 0))(reply.token, reply.mask)
         over = reply.done | reply.truncated
         reply = reply.replace(
             token=joined[0],
@@ -98,7 +145,7 @@ class FormatParts(Around):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Those of the inner world, and those of the format."""
+        """The parts of the inner world, and the parts of the format."""
         return (*self.inner.parts, "closing", "flow", "unclosed")
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
@@ -111,11 +158,9 @@ class FormatParts(Around):
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Read how the turn ends."""
-        if self.tokenizer is None:
-            raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
         inner, reply = self.inner.step(state["inner"], seat, token, mask, key)
         last = jnp.maximum(jnp.sum(mask > 0) - 1, 0)
-        closed = jnp.any(mask > 0) & (token[last] == self.tokenizer.eos)
+        closed = jnp.any(mask > 0) & (token[last] == self.bound.eos)
         unclosed = state["unclosed"] | ~closed
         flow = reply.done & (state["turn"] > 0) & ~unclosed
         shape = {"closing": closed, "flow": flow, "unclosed": unclosed}

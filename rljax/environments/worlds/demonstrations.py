@@ -20,27 +20,29 @@ class Shown(contract.World, Protocol):
         ...
 
 
-class Conversations(NamedTuple):
-    """Demonstrations as rows that each hold what one seat reads and writes."""
+class Rows(NamedTuple):
+    """Demonstrations as n rows of an episode: what each seat reads and writes, or each turn."""
 
-    token: Array  # [P, seats, T] int32, right-padded
-    mask: Array  # [P, seats, T] float32, 1 on the tokens that the seat wrote
-    turn: Array  # [P, seats, T] int32, the seat's turns before the token
-    length: Array  # [P, seats] int32, tokens, replies included
-    prompt: tuple[Array, Array]  # token and mask [P, seats, L] each, left-padded
-
-
-class Chapters(NamedTuple):
-    """Demonstrations as rows that each hold one turn."""
-
-    prompt: Array  # [P, max_turns, L] int32, left-padded
-    prompt_mask: Array  # [P, max_turns, L] float32
-    token: Array  # [P, max_turns, T] int32
-    mask: Array  # [P, max_turns, T] float32; 0 in absent turns
-    seat: Array  # [P, max_turns] int32, who wrote the turn
+    token: Array  # [P, n, T] int32, right-padded
+    mask: Array  # [P, n, T] float32, 1 on the tokens that the seat wrote; 0 in absent turns
+    turn: Array  # [P, n, T] int32, the turns before the token: of the seat, in chapters of all seats
+    length: Array  # [P, n] int32, tokens, replies included
+    prompt: tuple[Array, Array]  # token and mask [P, n, L] each, left-padded
+    seat: Array  # [P, n] int32, who wrote the row
 
 
-def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> Conversations:
+def of(world: Shown, index: Array, split: Split, key: types.Key) -> Rows:
+    """Return demonstrations of problems as the rows of the world; see ``conversations``."""
+    return (chapters if world.rows == "chapters" else conversations)(world, index, split, key)
+
+
+def first(world: Shown, index: Array, split: Split, key: types.Key) -> tuple[Array, Array]:
+    """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
+    rows = of(world, index, split, key)
+    return rows.token[:, 0], rows.mask[:, 0]
+
+
+def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> Rows:
     """Return demonstrations of problems as conversations.
 
     Args:
@@ -68,7 +70,7 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
 
         return jax.vmap(one)(row, token, mask, wrote)
 
-    def episode(i: Array) -> Conversations:
+    def episode(i: Array) -> Rows:
         keys = jax.random.fold_in(key, i)
         zero = jnp.zeros((seats, length + spare), jnp.int32)
         none = jnp.zeros((seats,), jnp.int32)
@@ -91,13 +93,14 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> C
         (_, _, _, (tokens, masks, turns, _, place)), _ = jax.lax.scan(turn, start, jnp.arange(world.max_turns))
         inside = jnp.arange(length)[None, :] < place[:, None]
         cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
-        prompt = jax.vmap(lambda seat: world.prompt(state, seat))(jnp.arange(seats))
-        return Conversations(*cut, length=jnp.minimum(place, length), prompt=prompt)
+        seat = jnp.arange(seats, dtype=jnp.int32)
+        prompt = jax.vmap(lambda seat: world.prompt(state, seat))(seat)
+        return Rows(*cut, length=jnp.minimum(place, length), prompt=prompt, seat=seat)
 
     return jax.vmap(episode)(index)
 
 
-def chapters(world: Shown, index: Array, split: Split, key: types.Key) -> Chapters:
+def chapters(world: Shown, index: Array, split: Split, key: types.Key) -> Rows:
     """Return demonstrations of problems as one row for each turn.
 
     Args:
@@ -110,16 +113,18 @@ def chapters(world: Shown, index: Array, split: Split, key: types.Key) -> Chapte
       P episodes.
     """
 
-    def episode(i: Array) -> Chapters:
+    def episode(i: Array) -> Rows:
         keys = jax.random.fold_in(key, i)
 
         def turn(carry: Any, number: Array) -> Any:
             state, seat, over = carry
             first, second = jax.random.split(jax.random.fold_in(keys, number))
-            prompt, prompt_mask = world.prompt(state, seat)
+            prompt = world.prompt(state, seat)
             token, mask = world.expert(state, seat, first)
             following, reply = world.step(state, seat, token, mask, second)
-            row = Chapters(prompt, prompt_mask, jnp.where(mask > 0, token, 0), mask * ~over, seat)
+            written, mask = jnp.where(mask > 0, token, 0), mask * ~over
+            length = jnp.sum(mask, dtype=jnp.int32)
+            row = Rows(written, mask, jnp.full_like(written, number), length, prompt, seat)
             return (following, reply.next_seat, over | reply.done | reply.truncated), row
 
         start = (world.begin(i, split, keys), jnp.int32(0), jnp.zeros((), bool))

@@ -12,9 +12,9 @@ import numpy as np
 
 from rljax import environments, types
 from rljax.data import shuffle, tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, traits
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import demonstrations, single, tokens
+from rljax.environments.worlds import single, tokens
 
 Array = types.Array
 _EQUAL = {"seats": "an episode has a row for each", "anew": "", "turn_end": "these texts end the turns of all"}
@@ -23,7 +23,7 @@ _LONGEST = 10_000  # indices after which the order of the worlds repeats
 
 
 def order(weights: Sequence[float]) -> tuple[int, ...]:
-    """Return the worlds of successive indices, the shortest list in which their shares are those of the weights.
+    """Return the worlds of successive indices, the shortest list in which their shares equal the weights.
 
     The places of a world are spread evenly; equal weights give 0, 1, 2, ...
 
@@ -64,7 +64,7 @@ def _limits(world: Any, state: Any) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(tokens.TokenWorld):
-    """The world that ``mixture`` builds; its state has the states of all worlds. Lengths are those of the longest."""
+    """The world that ``mixture`` builds; its state has the states of all worlds. Lengths are the longest world's."""
 
     worlds: tuple[Any, ...]
     order: tuple[int, ...]
@@ -120,12 +120,6 @@ class Mixture(tokens.TokenWorld):
         del split
         return self._place(index)[0]
 
-    @property
-    def _bound(self) -> tokenizers.Tokenizer:
-        if self.tokenizer is None:
-            raise ValueError("tokenizer: the mixture has none; call world.bind(tokenizer) first")
-        return self.tokenizer
-
     def corpus(self) -> Iterator[str]:
         """Yield the texts of all worlds."""
         for world in self.worlds:
@@ -178,7 +172,7 @@ class Mixture(tokens.TokenWorld):
             extra = {name: reply.extra.get(name, jnp.float32(0)) for name in self.extra}
             cut = reply.truncated | (~reply.done & (turn >= world.max_turns))
             if world.max_turns == 1:  # as of a task, whose completion is cut where it does not end
-                cut |= (written[1][-1] > 0) & (written[0][-1] != self._bound.eos)
+                cut |= (written[1][-1] > 0) & (written[0][-1] != self.bound.eos)
             replies.append(
                 reply.replace(**wide, parts=parts, extra=extra, truncated=cut, domain=jnp.asarray(number, jnp.int32))
             )
@@ -192,14 +186,6 @@ class Mixture(tokens.TokenWorld):
                 raise ValueError(f"task {world.name!r} has no expert, so no demonstrations")
             turns.append(tuple(_padded(x, self.turn_length) for x in world.expert(before, seat, key)))
         return _choose(state["world"], turns)
-
-    def demonstrations(self, index: Array, split: Split, key: types.Key) -> tuple[Array, Array]:
-        """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
-        if self.rows != "chapters":
-            return super().demonstrations(index, split, key)
-        world: Any = self
-        turns = demonstrations.chapters(world, index, split, key)
-        return turns.token[:, 0], turns.mask[:, 0]
 
 
 @environments.task
@@ -227,7 +213,8 @@ def mixture(*tasks: environments.Task, weights: tuple[types.NonNegative, ...] = 
         raise ValueError(f"weights={weights}: {len(weights)} of them for {len(tasks)} tasks; give one of each")
     for task in tasks:
         if task.host:
-            turns = f"has {task.max_turns} turns" if contract.on_host(task) else "has one turn"
+            about = traits.traits(task)
+            turns = "has one turn" if about.whole else f"has {about.max_turns} turns"
             raise ValueError(
                 f"mixture: {task.name!r} {turns} and is judged by worker processes; a mixture runs inside the compiled "
                 "program, as guess() and arithmetic() do. Train on both by phases, config.phase.NAME.task"

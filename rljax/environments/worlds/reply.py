@@ -1,5 +1,6 @@
 """The record of what follows a turn of a world that runs inside the compiled program."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -21,14 +22,14 @@ class Reply(flax.struct.PyTreeNode):
     token: types.Array  # [seats, R] int32, what each seat is told, in the positions where mask is 1
     mask: types.Array  # [seats, R] float32
     reward: types.Array  # [seats] float32, paid to each seat
-    outcome: types.Array  # [seats] int32, a types.Outcome; that of the last step is the episode's
+    outcome: types.Array  # [seats] int32, a types.Outcome; the last step's is the episode's
     valid: types.Array  # float32, 0: the world failed, and the episode does not count
     done: types.Array  # bool, the episode has ended
     truncated: types.Array  # bool, it has ended because of a budget
     next_seat: types.Array  # int32, the seat that writes the next turn
-    parts: dict[str, types.Array]  # [seats] float32 each; those of the last step are the episode's
+    parts: dict[str, types.Array]  # [seats] float32 each; the last step's are the episode's
     extra: dict[str, types.Array]  # float32 scalars, written on the tokens of the turn (Rollout.extra)
-    domain: types.Array  # int32, Rollout.domain; that of the last step is the episode's
+    domain: types.Array  # int32, Rollout.domain; the last step's is the episode's
 
 
 def field(name: str, x: Any, seats: int, where: str = "Reply") -> types.Array:
@@ -52,3 +53,48 @@ def field(name: str, x: Any, seats: int, where: str = "Reply") -> types.Array:
     if name in limits and isinstance(x, (int, np.integer)) and not 0 <= x < limits[name][0]:
         raise ValueError(f"{where}.{name} is {x}: expected {limits[name][1]}")
     return jnp.asarray(x, dtype)
+
+
+def make(
+    seats: int,
+    token: types.Array,
+    mask: types.Array,
+    values: Mapping[str, Any],
+    where: str = "Reply",
+    fits: types.Array | bool = True,
+) -> Reply:
+    """Return a reply, every field in its shape and dtype.
+
+    Args:
+      seats: of the world.
+      token: ``[seats, R]`` int32.
+      mask: ``[seats, R]``.
+      values: the other fields; those for each seat may be scalars.
+      where: what the fields belong to, for errors.
+      fits: bool scalar, whether the texts fit; else the episode is invalid.
+
+    Raises:
+      ValueError: a field has another dtype or shape.
+    """
+
+    def one(name: str, x: Any) -> types.Array:
+        return field(name, x, seats, where)
+
+    def each(name: str, x: Any) -> types.Array:
+        if isinstance(x, str) or jnp.shape(x) not in ((), (1,), (seats,)):
+            given = repr(x) if isinstance(x, str) else f"of shape {[*jnp.shape(x)]}"
+            raise ValueError(f"{where}.{name} is {given}: expected a number, or [{seats}], one for each seat")
+        return jnp.broadcast_to(one(name, x), (seats,))
+
+    reward, outcome = (each(name, values[name]) for name in ("reward", "outcome"))
+    valid = one("valid", values["valid"])
+    return Reply(
+        token=token,
+        mask=mask.astype(jnp.float32),
+        reward=reward,
+        outcome=outcome,
+        valid=valid if fits is True else jnp.where(fits, valid, 0.0),
+        parts={name: each(f"parts[{name!r}]", x) for name, x in values["parts"].items()},
+        extra={name: one(f"extra[{name!r}]", x) for name, x in values["extra"].items()},
+        **{name: one(name, values[name]) for name in ("done", "truncated", "next_seat", "domain")},
+    )

@@ -14,7 +14,7 @@ from rljax import types
 from rljax.environments import Split, characters
 
 if TYPE_CHECKING:
-    from rljax.environments.worlds import Rows
+    pass
 
 State = Any
 
@@ -102,14 +102,13 @@ OPTIONAL: dict[str, Any] = {
 }
 
 
+# Members that a world of characters takes from its rules.
+COMMON = frozenset({"name", "prompt_length", "reply_length", "max_turns", "size", *OPTIONAL})
+
+
 def optional(rules: Rules, name: str) -> Any:
-    """Return a field of ``OPTIONAL``."""
-    return getattr(rules, name, OPTIONAL[name])
-
-
-def rows(rules: Rules) -> Rows:
-    """Return what a row of the batch holds."""
-    return optional(rules, "rows")
+    """Return a member of rules, or of ``OPTIONAL`` where they do not have it."""
+    return getattr(rules, name, OPTIONAL[name]) if name in OPTIONAL else getattr(rules, name)
 
 
 def line(*parts: str | types.Array) -> types.Array:

@@ -1,26 +1,26 @@
 """Worlds of tokens from rules of characters."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import types
 from rljax.data import tokenizers
-from rljax.environments import Split, characters
+from rljax.environments import Split, characters, written
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import demonstrations, rules
 from rljax.environments.worlds import reply as reply_lib
-from rljax.language import errors
+from rljax.environments.worlds import rules, tokens
+from rljax.language import errors, settings
+from rljax.language.settings import setting
 
 _CORPUS_ROWS = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class TextWorld:
+class TextWorld(written.Written, tokens.Derived):
     """A world whose rules are about characters; each character is one token, and end-of-sequence ends a turn.
 
     Args:
@@ -33,27 +33,18 @@ class TextWorld:
     length: int | None = None
     tokenizer: tokenizers.Tokenizer | None = None
 
-    host: bool = dataclasses.field(default=False, init=False)
+    host = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the length is below that of a turn."""
+        """Raise ValueError if the length is below the length of a turn."""
         if self.length is not None and self.length < self.turn_length:
             raise ValueError(f"{self.name}: length = {self.length}: a turn has up to {self.turn_length} tokens")
 
-    @property
-    def name(self) -> str:
-        """Name of the world."""
-        return self.rules.name
-
-    @property
-    def seats(self) -> int:
-        """Number of seats."""
-        return rules.optional(self.rules, "seats")
-
-    @property
-    def max_turns(self) -> int:
-        """The most turns of an episode."""
-        return self.rules.max_turns
+    def __getattr__(self, name: str) -> Any:
+        """Return what the rules say, or the default, of a member that rules and worlds have in common."""
+        if name not in rules.COMMON or "rules" not in vars(self):
+            raise AttributeError(name)
+        return rules.optional(self.rules, name)
 
     @property
     def turn_length(self) -> int:
@@ -61,74 +52,23 @@ class TextWorld:
         return self.rules.turn_length + 1
 
     @property
-    def reply_length(self) -> int:
-        """The most tokens of a reply."""
-        return self.rules.reply_length
-
-    @property
-    def turn_end(self) -> tuple[str, ...]:
-        """Texts that end a turn."""
-        return rules.optional(self.rules, "turn_end")
-
-    @property
-    def rows(self) -> contract.Rows:
-        """What a row holds."""
-        return rules.rows(self.rules)
-
-    @property
-    def anew(self) -> bool:
-        """Whether every sample begins another problem."""
-        return rules.optional(self.rules, "anew")
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the numbers that replies have besides rewards."""
-        return rules.optional(self.rules, "parts")
-
-    @property
-    def extra(self) -> tuple[str, ...]:
-        """Names of the numbers that replies write on the tokens of a turn."""
-        return rules.optional(self.rules, "extra")
-
-    @property
-    def domains(self) -> int:
-        """Number of domains of its episodes."""
-        return rules.optional(self.rules, "domains")
-
-    @property
-    def domain_names(self) -> tuple[str, ...]:
-        """Names of the domains; none: their numbers."""
-        return rules.optional(self.rules, "domain_names")
-
-    @property
-    def prompt_length(self) -> int:
-        """L, tokens of a prompt."""
-        return self.rules.prompt_length
-
-    @property
     def completion_length(self) -> int:
         """T, tokens of a row."""
-        if self.rows == "chapters":
-            return self.turn_length
         each = rules.optional(self.rules, "turns_each") or self.max_turns
         needed = each * self.turn_length + (self.max_turns - 1) * self.reply_length
-        return needed if self.length is None else self.length
+        return tokens.row_length(self, needed if self.length is None else self.length)
 
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts and conversations of demonstrations."""
-        yield self.rules.alphabet
+        yield self.alphabet
         index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
         for name in ("prompt", "turn"):
             yield from sorted(set(characters.strings(_written(self, index, name))))
 
-    def bind(self, tokenizer: tokenizers.Tokenizer) -> "TextWorld":
-        """Return a copy with the tokenizer; ValueError if it lacks a character."""
-        characters.table(tokenizer, self.rules.alphabet, self.name)
-        return dataclasses.replace(self, tokenizer=tokenizer)
-
-    def size(self, split: Split) -> int:
-        """Return the number of problems of a split."""
-        return self.rules.size(split)
+    @property
+    def alphabet(self) -> str:
+        """The characters that the world and its experts write."""
+        return self.rules.alphabet
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the state of problem ``index``; numbers of Python and NumPy become arrays."""
@@ -147,7 +87,7 @@ class TextWorld:
         the alphabet, and in chapters by a prompt of more than ``prompt_length`` characters. A turn of a conversation
         that is cut before its end may not be what the seat meant: it is read as ``?``.
         """
-        read = characters.read(self._bound, token[None], mask[None])
+        read = characters.read(self.bound, token[None], mask[None])
         text = read.code[0, : self.rules.turn_length]
         if self.rows == "conversation":
             unreadable = (jnp.arange(text.size) == 0) * characters.UNREADABLE
@@ -156,39 +96,16 @@ class TextWorld:
         fits = self.rows == "conversation" or _fits(self.rules.prompt(state, seat), self.prompt_length)
         state, answer = _answered(self.rules.step(state, seat, text, key))
         code = _points("Answer.text", answer.text)
-        fits &= _fits(code, self.reply_length) & jnp.all((code == 0) | characters.among(code, self.rules.alphabet))
+        fits &= _fits(code, self.reply_length) & jnp.all((code == 0) | characters.among(code, self.alphabet))
         code = jnp.broadcast_to(jnp.atleast_2d(code), (self.seats, code.shape[-1]))
         reply, mask = jax.vmap(lambda c: self._tokens(c, self.reply_length, pad="right"))(code)
-        return state, contract.Reply(
-            token=reply,
-            mask=mask,
-            reward=self._each("reward", answer.reward),
-            outcome=self._each("outcome", answer.outcome),
-            valid=jnp.where(fits, self._one("valid", answer.valid), 0.0),
-            parts={name: self._each(f"parts[{name!r}]", x) for name, x in answer.parts.items()},
-            extra={name: self._one(f"extra[{name!r}]", x) for name, x in answer.extra.items()},
-            **{name: self._one(name, getattr(answer, name)) for name in ("done", "truncated", "next_seat", "domain")},
-        )
+        return state, reply_lib.make(self.seats, reply, mask, vars(answer), "Answer", fits)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> tuple[types.Array, types.Array]:
         """Return the turn of a demonstration: token and mask ``[turn_length]``, ended by end-of-sequence."""
         code = self.rules.expert(state, seat, key)[None]
-        token, mask = characters.demonstration(code, self.turn_length, self._bound, self._ids)
+        token, mask = characters.demonstration(code, self.turn_length, self.bound, self.ids)
         return token[0], mask[0]
-
-    def prompts(self, index: types.Array, split: Split) -> types.Prompts:
-        """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
-        token, mask = jax.vmap(lambda i: self.prompt(self.begin(i, split, jax.random.key(0)), jnp.int32(0)))(index)
-        return types.Prompts(token=token, mask=mask, index=index)
-
-    def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
-        """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
-        world: Any = self  # a protocol whose ``bind`` returns Self does not admit the type of self
-        if self.rows == "chapters":
-            turns = demonstrations.chapters(world, index, split, key)
-            return turns.token[:, 0], turns.mask[:, 0]
-        rows = demonstrations.conversations(world, index, split, key)
-        return rows.token[:, 0], rows.mask[:, 0]
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` of seat 0 as text."""
@@ -196,26 +113,24 @@ class TextWorld:
 
     def _tokens(self, code: types.Array, length: int, pad: str) -> tuple[types.Array, types.Array]:
         packed = characters.pack(code[None], length, pad=pad)[0]
-        return jnp.asarray(self._ids)[packed], (packed != 0).astype(jnp.float32)
+        return jnp.asarray(self.ids)[packed], (packed != 0).astype(jnp.float32)
 
-    def _one(self, name: str, x: Any) -> types.Array:
-        return reply_lib.field(name, x, self.seats, "Answer")
 
-    def _each(self, name: str, x: Any) -> types.Array:
-        if isinstance(x, str) or jnp.shape(x) not in ((), (1,), (self.seats,)):
-            given = repr(x) if isinstance(x, str) else f"of shape {[*jnp.shape(x)]}"
-            raise ValueError(f"Answer.{name} is {given}: expected a number, or [{self.seats}], one for each seat")
-        return jnp.broadcast_to(self._one(name, x), (self.seats,))
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How long the rows of a world of characters are."""
 
-    @property
-    def _bound(self) -> tokenizers.Tokenizer:
-        if self.tokenizer is None:
-            raise ValueError(f"tokenizer: world {self.name!r} has none; call world.bind(tokenizer) first")
-        return self.tokenizer
+    length: int | None = setting(None, "Tokens of a row of a conversation; None: as many as the turns can need.")
 
-    @property
-    def _ids(self) -> np.ndarray:
-        return characters.table(self._bound, self.rules.alphabet, self.name)
+
+def of(rules: Callable[[], Any]) -> Callable[..., TextWorld]:
+    """Return the constructor of a world, whose arguments are the settings of its rules."""
+    return settings.constructor(TextWorld, rules())
+
+
+def of_rows(rules: Callable[[], Any]) -> Callable[..., TextWorld]:
+    """Return the constructor of a world, whose arguments are the settings of its rules, and those of ``Row``."""
+    return settings.constructor(lambda made, row: TextWorld(made, row.length), rules(), Row())
 
 
 def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "train") -> jax.Array:
@@ -240,7 +155,7 @@ def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "trai
     for text in set(characters.strings(code)):
         if len(text) > length:
             raise ValueError(f"task {world.name!r}: {name} writes {text!r}: expected at most {length} characters")
-        if strange := [c for c in text if c not in world.rules.alphabet]:
+        if strange := [c for c in text if c not in world.alphabet]:
             raise ValueError(f"task {world.name!r}: {name} writes {strange[0]!r}, which is not in the alphabet")
     return code
 

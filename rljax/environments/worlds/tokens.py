@@ -10,7 +10,7 @@ import numpy as np
 
 from rljax import types
 from rljax.data import tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, written
 from rljax.environments import worlds as contract
 from rljax.environments.worlds import demonstrations, reply
 
@@ -18,14 +18,8 @@ Array = types.Array
 Piece = tuple[Array, Array]  # token [K] int32 and mask [K], above 0 where there is a token
 
 
-class TokenWorld(abc.ABC):
-    """Defaults of ``worlds.World``, and its methods that follow from ``begin``, ``prompt`` and ``expert``."""
-
-    host = False
-    seats: int = 1
-    turn_end: tuple[str, ...] = ()
-    anew: bool = False
-    extra: tuple[str, ...] = ()
+class Derived(written.Bound, abc.ABC):
+    """Methods of ``worlds.World`` that follow from ``begin``, ``prompt`` and ``expert``."""
 
     @abc.abstractmethod
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
@@ -45,9 +39,23 @@ class TokenWorld(abc.ABC):
         return types.Prompts(token=token, mask=mask, index=index)
 
     def demonstrations(self, index: Array, split: Split, key: types.Key) -> Piece:
-        """Return conversations with the expert in every seat, as seat 0 sees them: token and mask ``[P, T]``."""
-        rows = demonstrations.conversations(self, index, split, key)  # pyright: ignore[reportArgumentType]  a subclass
-        return rows.token[:, 0], rows.mask[:, 0]
+        """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""
+        return demonstrations.first(self, index, split, key)  # pyright: ignore[reportArgumentType]  a subclass
+
+
+class TokenWorld(Derived):
+    """A world of tokens: ``Derived``, and defaults of ``worlds.World``."""
+
+    host = False
+    seats: int = 1
+    turn_end: tuple[str, ...] = ()
+    anew: bool = False
+    extra: tuple[str, ...] = ()
+
+
+def row_length(world: Any, conversation: int) -> int:
+    """Return T of a world: the tokens of a turn in chapters, else of a conversation."""
+    return world.turn_length if world.rows == "chapters" else conversation
 
 
 def width(text: str) -> int:
@@ -124,7 +132,7 @@ def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, *
       The reply, every field in its shape and dtype.
     """
     values: dict[str, Any] = {"valid": 1.0, "done": False, "truncated": False, "next_seat": 0, "domain": 0}
-    values |= {"reward": 0.0, "outcome": int(types.Outcome.WRONG)}
+    values |= {"reward": 0.0, "outcome": int(types.Outcome.WRONG), "parts": {}, "extra": {}}
     if verdict is not None:
         values |= {"outcome": verdict.outcome[0], "valid": valid(verdict)}
         values |= {} if verdict.domain is None else {"domain": verdict.domain[0]}
@@ -136,20 +144,7 @@ def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, *
         spare = [(0, 0)] * (part[0].ndim - 1) + [(0, missing)]
         token, mask = (jnp.broadcast_to(jnp.pad(jnp.atleast_1d(x), spare), shape) for x in part)
 
-    def one(name: str, x: Any) -> Array:
-        return reply.field(name, x, world.seats)
-
-    def seated(name: str, x: Any) -> Array:
-        return jnp.broadcast_to(one(name, x), (world.seats,))
-
-    return contract.Reply(
-        token=token,
-        mask=mask.astype(jnp.float32),
-        parts={name: seated(f"parts[{name!r}]", x) for name, x in values.pop("parts", {}).items()},
-        extra=values.pop("extra", {}),
-        **{name: seated(name, values[name]) for name in ("reward", "outcome")},
-        **{name: one(name, values[name]) for name in ("valid", "done", "truncated", "next_seat", "domain")},
-    )
+    return reply.make(world.seats, token, mask, values)
 
 
 def valid(verdict: types.Verdict) -> Array:

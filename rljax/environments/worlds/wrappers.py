@@ -1,8 +1,7 @@
 """Wrappers of any world: think longer before a turn is handed on, and try again with a hint."""
 
-import abc
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import jax
@@ -12,94 +11,33 @@ from rljax import environments, types
 from rljax.data import tokenizers
 from rljax.environments import Split
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import single, tokens
+from rljax.environments.worlds import around, single, tokens
 
 Array = types.Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Wrapper(tokens.TokenWorld, abc.ABC):
-    """A world in which another one is played; what it does not change is that of ``inner``."""
+class WithText(around.Recalling):
+    """A world that tells a text besides what the inner one tells."""
 
-    inner: Any
     text_told: str
-    tokenizer: tokenizers.Tokenizer | None
 
-    @property
-    def seats(self) -> int:
-        """Those of the inner world."""
-        return self.inner.seats
+    def texts(self) -> Sequence[tuple[str, str]]:
+        """Return the text."""
+        return (("text", self.text_told),)
 
-    @property
-    def turn_length(self) -> int:
-        """The most tokens of a turn."""
-        return self.inner.turn_length
+    def told(self) -> tokens.Piece:
+        """Return the text as tokens."""
+        return self.piece("text", self.text_told)
 
-    @property
-    def turn_end(self) -> tuple[str, ...]:
-        """Texts that end a turn."""
-        return self.inner.turn_end
-
-    @property
-    def rows(self) -> contract.Rows:
-        """What a row holds."""
-        return self.inner.rows
-
-    @property
-    def anew(self) -> bool:
-        """Whether every sample begins another problem."""
-        return self.inner.anew
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the numbers that replies have besides rewards."""
-        return self.inner.parts
-
-    @property
-    def extra(self) -> tuple[str, ...]:
-        """Names of the numbers that replies write on the tokens of a turn."""
-        return self.inner.extra
-
-    @property
-    def domains(self) -> int:
-        """Number of domains of its episodes."""
-        return getattr(self.inner, "domains", 1)
-
-    def corpus(self) -> Iterator[str]:
-        """Yield the texts of the inner world, and what this one tells."""
-        yield from self.inner.corpus()
-        yield self.text_told
-
-    def bind(self, tokenizer: tokenizers.Tokenizer) -> Any:
-        """Return a copy with the tokenizer; ValueError if it cannot write the text."""
-        tokens.ids(tokenizer, self.text_told, "text")
-        return dataclasses.replace(self, inner=self.inner.bind(tokenizer), tokenizer=tokenizer)
-
-    def size(self, split: Split) -> int:
-        """Return the number of problems of a split."""
-        return self.inner.size(split)
-
-    def text(self, index: int, split: Split) -> str:
-        """Return prompt ``index`` of seat 0 as text."""
-        return self.inner.text(index, split)
-
-    @property
-    def _told(self) -> tokens.Piece:
-        return tokens.piece(tokens.ids(self.tokenizer, self.text_told, "text"))
-
-    @property
-    def _pad(self) -> int:
-        assert self.tokenizer is not None, "callers read the text first, which needs the tokenizer"
-        return self.tokenizer.pad
-
-    def _padded(self, reply: contract.Reply, reply_length: int) -> contract.Reply:
+    def padded(self, reply: contract.Reply) -> contract.Reply:
         """Return a reply of the inner world in the width of this one's."""
-        spare = ((0, 0), (0, reply_length - self.inner.reply_length))
+        spare = ((0, 0), (0, self.reply_length - self.inner.reply_length))
         return reply.replace(token=jnp.pad(reply.token, spare), mask=jnp.pad(reply.mask, spare))
 
 
 @dataclasses.dataclass(frozen=True)
-class ThinkLonger(Wrapper):
+class ThinkLonger(WithText):
     """The world that ``think_longer`` builds; ``inner`` and ``text_told`` are its ``task`` and ``text``."""
 
     times: int
@@ -117,35 +55,31 @@ class ThinkLonger(Wrapper):
         return max(self.inner.reply_length, tokens.width(self.text_told))
 
     @property
-    def prompt_length(self) -> int:
-        """L, in chapters with what was written since the last turn that was handed on."""
-        return self.inner.prompt_length + (self._longer if self.rows == "chapters" else 0)
+    def recalled_length(self) -> int:
+        """The most tokens since the last turn that was handed on."""
+        return self.times * (self.turn_length + tokens.width(self.text_told))
 
     @property
-    def completion_length(self) -> int:
-        """T of a row."""
-        longer = 0 if self.rows == "chapters" else self.inner.max_turns * self._longer
-        return self.inner.completion_length + longer
+    def conversation_length(self) -> int:
+        """T of a conversation."""
+        return self.inner.completion_length + self.inner.max_turns * self.recalled_length
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return the state of the inner world, and what was written of a turn."""
         inner = self.inner.begin(index, split, key)
-        written = (jnp.zeros((self._longer,), jnp.int32), jnp.zeros((self._longer,)))
+        written = (jnp.zeros((self.recalled_length,), jnp.int32), jnp.zeros((self.recalled_length,)))
         return {"inner": inner, "times": jnp.int32(0), "written": written}
 
     def prompt(self, state: Any, seat: Array) -> tokens.Piece:
         """Return the prompt of the inner world; in chapters followed by what was written of the turn."""
-        prompt = self.inner.prompt(state["inner"], seat)
-        if self.rows == "conversation":
-            return prompt
-        return tokens.join([prompt, state["written"]], self.prompt_length, self._pad, side="left")
+        return self.recalling(self.inner.prompt(state["inner"], seat), state["written"])
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Tell the text, or hand the turn on where it was told ``times`` times."""
         inner, reply = self.inner.step(state["inner"], seat, token, mask, key)
-        last, shown = state["times"] == self.times, self._told
-        here = tokens.join([shown], self.reply_length, self._pad)
-        reply = self._padded(reply, self.reply_length)
+        last, shown = state["times"] == self.times, self.told()
+        here = self.join([shown], self.reply_length)
+        reply = self.padded(reply)
         waits = jax.tree.map(jnp.zeros_like, reply).replace(
             token=jnp.broadcast_to(here[0], reply.token.shape),
             mask=here[1][None, :] * (jnp.arange(self.seats) == seat)[:, None],
@@ -153,7 +87,7 @@ class ThinkLonger(Wrapper):
             next_seat=jnp.asarray(seat, reply.next_seat.dtype),
         )
         pieces = [state["written"], (token, mask), shown]
-        written = tokens.join(pieces, self._longer, self._pad)
+        written = self.join(pieces, self.recalled_length)
         after = {
             "inner": _where(last, inner, state["inner"]),
             "times": jnp.where(last, 0, state["times"] + 1),
@@ -168,27 +102,18 @@ class ThinkLonger(Wrapper):
             state["times"] == self.times, single.faultless(self.inner).expert(state["inner"], seat, key), first
         )
 
-    @property
-    def _longer(self) -> int:
-        return self.times * (self.turn_length + tokens.width(self.text_told))
-
 
 @dataclasses.dataclass(frozen=True)
-class Hint(Wrapper):
+class Hint(WithText):
     """The world that ``hint`` builds; ``inner`` and ``text_told`` are its ``task`` and ``text``."""
 
     shown: int
     tries: int
     factor: float
     separator: str
-    chapters: bool  # each attempt of a world of one turn is a row
+    rows: contract.Rows  # "chapters" around a world of one turn: each attempt is a row
 
     name = "hint"
-
-    @property
-    def rows(self) -> contract.Rows:
-        """What a row holds."""
-        return "chapters" if self.chapters else self.inner.rows
 
     @property
     def max_turns(self) -> int:
@@ -198,18 +123,16 @@ class Hint(Wrapper):
     @property
     def reply_length(self) -> int:
         """The most tokens of a reply."""
-        return max(self.inner.reply_length, self._hint_length)
+        return max(self.inner.reply_length, self.recalled_length)
 
     @property
-    def prompt_length(self) -> int:
-        """L, in chapters with the hint."""
-        return self.inner.prompt_length + (self._hint_length if self.rows == "chapters" else 0)
+    def recalled_length(self) -> int:
+        """The most tokens of a hint."""
+        return tokens.width(self.text_told) + self.shown * (self.tries - 1)
 
     @property
-    def completion_length(self) -> int:
-        """T of a row."""
-        if self.rows == "chapters":
-            return self.turn_length
+    def conversation_length(self) -> int:
+        """T of a conversation."""
         return self.tries * self.inner.completion_length + (self.tries - 1) * self.reply_length
 
     @property
@@ -220,15 +143,12 @@ class Hint(Wrapper):
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return the state of the inner world, twice: as it begins and as it is."""
         inner = self.inner.begin(index, split, key)
-        hint = (jnp.zeros((self._hint_length,), jnp.int32), jnp.zeros((self._hint_length,)))
+        hint = (jnp.zeros((self.recalled_length,), jnp.int32), jnp.zeros((self.recalled_length,)))
         return {"start": inner, "inner": inner, "failures": jnp.int32(0), "first": jnp.float32(0), "hint": hint}
 
     def prompt(self, state: Any, seat: Array) -> tokens.Piece:
         """Return the prompt of the inner world; in chapters followed by the hint, once there is one."""
-        prompt = self.inner.prompt(state["inner"], seat)
-        if self.rows == "conversation":
-            return prompt
-        return tokens.join([prompt, state["hint"]], self.prompt_length, self._pad, side="left")
+        return self.recalling(self.inner.prompt(state["inner"], seat), state["hint"])
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Play on in the inner world; after a failed attempt tell the hint and begin the same problem again."""
@@ -239,8 +159,8 @@ class Hint(Wrapper):
         again = failed & (failures + 1 < self.tries)
         hint = self._hint(state["start"], failures + 1, key)
         first = jnp.where(failures == 0, success.astype(jnp.float32), state["first"])
-        reply = self._padded(reply, self.reply_length)
-        shown, mask = tokens.join([hint], self.reply_length, self._pad)
+        reply = self.padded(reply)
+        shown, mask = self.join([hint], self.reply_length)
         seats = (self.seats,)
         reply = reply.replace(
             token=jnp.where(again, shown[None, :], reply.token),
@@ -269,25 +189,20 @@ class Hint(Wrapper):
         first = self.inner.expert(state["inner"], seat, key)
         return _where(state["failures"] > 0, single.faultless(self.inner).expert(state["inner"], seat, key), first)
 
-    @property
-    def _hint_length(self) -> int:
-        return tokens.width(self.text_told) + self.shown * (self.tries - 1)
-
     def _hint(self, start: Any, failures: Array, key: types.Key) -> tokens.Piece:
         """Return the text and the first tokens of the expert's answer, never all of it."""
-        shown = self._told
+        shown = self.told()
         if not self.shown:
             return shown
-        assert self.tokenizer is not None
         token, mask = single.faultless(self.inner).expert(start, jnp.int32(0), key)
-        there = (mask > 0) & (token != self.tokenizer.eos)
-        separator = tokenizers.continuation(self.tokenizer, "\n", self.separator)
-        if len(separator) == 1 and self.tokenizer.decode(separator) == self.separator:
+        there = (mask > 0) & (token != self.bound.eos)
+        separator = tokenizers.continuation(self.bound, "\n", self.separator)
+        if len(separator) == 1 and self.bound.decode(separator) == self.separator:
             later = jnp.cumsum((there & (token == separator[0]))[::-1])[::-1]  # separators at or after a position
             there = there & (later == 0)
         number = jnp.cumsum(there)
         visible = there & (number <= self.shown * failures) & (number < jnp.sum(there))
-        return tokens.join([shown, (token, visible)], self._hint_length, self._pad)
+        return self.join([shown, (token, visible)], self.recalled_length)
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Any:
@@ -328,7 +243,7 @@ def think_longer(
     if not text:
         raise ValueError("text: '' is empty; give what is appended, such as 'Wait'")
     world = _world(task, "think_longer")
-    return ThinkLonger(world, text, None, times) if times else world
+    return ThinkLonger(world, text, times) if times else world
 
 
 @environments.task
@@ -344,7 +259,7 @@ def hint(
     """Try the same problem again after a failed attempt, with a hint.
 
     After the k-th failure ``text`` is told, followed by the first ``shown`` * k tokens of the answer that the expert
-    would give at the start, at least one less than the answer has. The outcome is that of the last attempt. Parts:
+    would give at the start, at least one less than the answer has. The outcome is the last attempt's. Parts:
     ``first``, 1 if the first attempt succeeded; ``hinted``, 1 if there was a hint before the last one.
 
     The expert makes its mistakes (``slip``, ``noise``) before the first hint only.
@@ -372,4 +287,4 @@ def hint(
         raise ValueError(f"hint: world {world.name!r} has {world.seats} seats; a hint is for worlds of one seat")
     if rows not in (None, world.rows) and (world.max_turns > 1 or rows != "chapters"):
         raise ValueError(f"rows: {rows!r}; world {world.name!r} of {world.max_turns} turns has rows {world.rows!r}")
-    return Hint(world, text, None, shown, tries, factor, separator, rows == "chapters")
+    return Hint(world, text, shown, tries, factor, separator, rows or world.rows)

@@ -100,7 +100,7 @@ def _activation(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scales(config: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """Read the scales of Gemma; that of the embedding has no key."""
+    """Read the scales of Gemma; the embedding's has no key."""
     if "query_pre_attn_scalar" not in config:
         return {}
     scalar = keys.value(config, "query_pre_attn_scalar", settings.Positive)

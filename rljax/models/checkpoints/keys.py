@@ -5,7 +5,6 @@ that means that nothing is different; a key that is in no list is refused. Sourc
 transformers 4.57 and 5, and the published folders of the families.
 """
 
-import difflib
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -84,7 +83,7 @@ def check(config: Mapping[str, Any], read: Collection[str], expected: Mapping[st
     Args:
       config: an object of config.json.
       read: the keys that are read.
-      expected: key -> values that change nothing, in addition to null; they replace those of ``EXPECTED``.
+      expected: key -> values that change nothing, in addition to null; they replace the values of ``EXPECTED``.
       of: what the object describes, for the message.
 
     Raises:
@@ -95,10 +94,9 @@ def check(config: Mapping[str, Any], read: Collection[str], expected: Mapping[st
         if key in read or key in HARMLESS:
             continue
         if key not in expected:
-            near = difflib.get_close_matches(key[:40], {*read, *HARMLESS, *expected}, n=1)
             raise ValueError(
                 f"config.json: {messages.shown(key)} is unknown ({of}); remove it if it does not change what the model "
-                f"computes.{f' Did you mean {near[0]!r}?' if near else ''}"
+                f"computes.{messages.hint(key[:40], {*read, *HARMLESS, *expected})}"
             )
         if value is not None and value not in expected[key]:
             allowed = " or ".join(map(repr, (*expected[key], None)))

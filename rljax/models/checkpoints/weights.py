@@ -49,7 +49,7 @@ def load(folder: str, architecture: Architecture, shardings: Tree | None = None,
     """Read the parameters of a folder onto devices, in ``param_dtype``.
 
     Each host reads the shards of its devices, one parameter at a time. A scalar head that the folder lacks is 0;
-    adapters are those of ``init``.
+    adapters keep the values of ``init``.
 
     Args:
       folder: local or gs://.
@@ -230,7 +230,7 @@ def save(
       architecture: of the parameters; adapters are merged into the matrices they adapt.
       params: the parameters to write.
       family: one of ``families.FAMILIES``; "": the first that can express the architecture.
-      dtype: of the tensors; "": that of the parameters.
+      dtype: of the tensors; "": the parameters' dtype.
       like: a folder whose tokenizer files are copied, and whose config.json provides the fields that the
         architecture does not determine; "": none.
       tokenizer: files to write if ``like`` is "".

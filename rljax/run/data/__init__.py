@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> None:
     if command == "prepare":
         _prepare(given)
         return
-    from rljax.run import terminal
     from rljax.run.data import inspect, show  # here: they import jax
+    from rljax.run.reports.pages import terminal
 
     f = flags.FLAGS
     given += [f.config] if f.config else []

@@ -8,8 +8,9 @@ import rich.console
 from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
-from rljax.run import host_rollouts, references, terminal
 from rljax.run.data import subjects, texts
+from rljax.run.producers import references, verified
+from rljax.run.reports.pages import tables
 
 _QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
 
@@ -75,7 +76,7 @@ def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> Non
         [column, " ".join(sorted(kinds.get(column, ()))), f"{count:,}", *_quantiles(lengths.get(column, [0]))]
         for column, count in source.columns().items()
     ]
-    terminal.show(console, ["column", "type", "rows with a value", *_QUANTILES], lines, left=2)
+    tables.Table(["column", "type", "rows with a value", *_QUANTILES], lines, left=2).show(console)
 
 
 def _quantiles(lengths: Sequence[int]) -> list[str]:
@@ -95,13 +96,13 @@ def _lengths(console: rich.console.Console, subject: subjects.Subject, most: int
                 over = sum(count > limit for count in counts) if limit else 0
                 shown = [f"{len(counts):,}", *_quantiles(counts), f"{limit:,}" if limit else "none"]
                 lines.append([f"{split} {name}", *shown, _part(over, len(counts))])
-    terminal.show(console, ["tokens", "number", *_QUANTILES, "limit", "do not fit"], lines)
+    tables.Table(["tokens", "number", *_QUANTILES, "limit", "do not fit"], lines).show(console)
 
 
 def _references(console: rich.console.Console, subject: subjects.Subject) -> None:
     """Print how many reference solutions the reward function finds correct, and which it does not."""
     if asked := references.solutions(subject.task):
-        with host_rollouts.verifiers(subject.task, subject.verifier) as workers:
+        with verified.verifiers(subject.task, subject.verifier) as workers:
             console.print(str(references.tried(asked, workers)), markup=False)
 
 

@@ -11,7 +11,8 @@ import rich.text
 
 from rljax import environments
 from rljax.data import tokenizers
-from rljax.environments.verifiers import worker
+from rljax.environments.verifiers import outcomes
+from rljax.environments.workers import worker
 from rljax.language import messages
 from rljax.run.data import subjects
 
@@ -83,6 +84,8 @@ def _reward(task: Any, tokenizer: tokenizers.Tokenizer, index: int, split: Any, 
         token, mask = map(jnp.asarray, tokenizers.padded([reply], task.completion_length, tokenizer.pad))
         return f"{float(task.verify(jnp.array([index]), split, token, mask).reward[0]):g}"
     columns = environments.columns(task, index, split)
-    (answer,) = worker.score(task.reward, [tokenizer.decode(reply)], task.target(index, split), columns)
+    given = [tokenizer.decode(reply)], task.target(index, split), columns
+    answers, error = worker.answered(outcomes.Scorer(task.reward), "score", given)
+    (answer,) = answers or [outcomes.failure("crashed", error)]
     parts = [f"{name} {value:g}" for name, value in answer.parts.items()]
     return ", ".join(filter(None, [f"{answer.reward:g}", answer.outcome, *parts])) + f"\n{answer.error}".rstrip()

@@ -58,9 +58,8 @@ def load(text: str, changes: Sequence[str]) -> Subject:
         config = files.load(*text.split(":", 1))
     for change in changes:
         files.override(config, *parse.setting(change))
-    config = resolve.complete(config)
-    settings, phases = resolve.check(config), resolve.phases(config)
-    last, tokenizer = phases[-1], programs.make_tokenizer(settings, phases)
+    resolved = resolve.run(config)
+    last, tokenizer = resolved.phases[-1], programs.make_tokenizer(resolved)
     return Subject(last.settings.task, last.task, tokenizer, last.settings.verifier)
 
 

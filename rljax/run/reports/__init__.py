@@ -9,22 +9,13 @@ One run
 ``curves``           Curves by phase and held-out accuracy, on the page.
 ``completions``      Completions with colored tokens, on the page.
 ``turns``            Conversations in records of rollouts: who wrote what, and what a turn was paid.
-``episodes``         Statistics of episodes as tables: ``table``, ``section``.
+``evaluations``      Held-out accuracy, and statistics of episodes, as tables: ``accuracy``, ``by_turns``.
 ``records``          What a run writes to ``rollouts.jsonl``: ``rollouts``.
 ``show_rollouts``    Rollouts in the terminal: ``show``.
 ``show_metrics``     Metrics in the terminal.
 
-Comparison of runs
-``compare``          The command, and the function of the same name.
-``comparison``       Its result, shown as text, as a page or in a notebook: ``Comparison``.
-``arms``             Runs grouped by the fields that are compared, and the checks that they may be averaged: ``group``.
-``quantities``       What is compared: pass@k, final metrics, time and tokens: ``measure``.
-``writing``          Numbers and intervals as text.
-``bands``            Figures: arms and their runs, pass@k, curves with bands.
-``comparison_text``  The tables on a terminal.
-``comparison_page``  The page.
+``comparison``       Comparison of runs: a room of its own.
 
 Any page
-``html``             The skeleton of a page: ``page``, ``table``, ``folded``, ``tag``, ``escape``.
-``pictures``         Figures as inline SVG: ``picture``, ``gallery``.
+``pages``            What every page and every table in the terminal is made of, whatever it shows.
 """

@@ -1,4 +1,4 @@
-"""Sampled completions on a page: those of a prompt side by side, tokens colored by a quantity that the reader selects.
+"""Sampled completions on a page: each prompt's side by side, tokens colored by a quantity that the reader selects.
 
 A conversation is shown as messages: what the world said has no color. The rows of an episode, which are seats or
 chapters, share a card. Without the script the texts are readable. The numbers are one JSON block, from which the script
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import html, runs, turns
+from rljax.run.reports import runs, turns
+from rljax.run.reports.pages import html
 
 BUDGET = 24_000
 """The most tokens of a page; fewer steps are shown, then fewer rows of the last one."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.reports import html, runs
+from rljax.run.reports import runs
+from rljax.run.reports.pages import html, tables
 
 _REST = ("seconds", "tokens_per_second")  # the other timings are parts of the seconds
 
@@ -55,7 +56,7 @@ def phases(run: runs.Run) -> html.Html:
         rows.append([name, f"{first + 1} to {last}", call, size, *(runs.tail(records, metric) for metric in shown)])
         first = last
     columns = ["phase", "steps", "algorithm", "prompts x samples", *shown]
-    return html.table(columns, rows, caption="Metrics are means over the last tenth of a phase.", text=(1, 2, 3))
+    return tables.Table(columns, rows, "Metrics are means over the last tenth of a phase.", left=4).html()
 
 
 def costs(run: runs.Run) -> html.Html:
@@ -72,7 +73,7 @@ def costs(run: runs.Run) -> html.Html:
         "Medians of a step, then means of the host's activities, without the first steps. What the devices do is in "
         "'wait' and 'dispatch', with a verifier on the host also in 'rollout', 'verify' and 'update'."
     )
-    parts: list[Any] = [html.table(columns, rows, caption=note)] if rows else [html.tag("p", "No timings yet.")]
+    parts: list[Any] = [tables.Table(columns, rows, note).html()] if rows else [html.tag("p", "No timings yet.")]
     memory = [record for record in run.events if "host_bytes" in record]
     if memory:
         device = max((record.get("device_bytes", 0) for record in memory), default=0)
@@ -132,14 +133,15 @@ def description(run: runs.Run) -> html.Html:
     shown = [(name, json.dumps(value, ensure_ascii=False)) for name, value in values.items()]
     parts = [
         html.tag("pre", html.tag("code", run.algorithm)),
-        html.folded("Config: every field", html.table(("field", "value"), shown, text=(1,))),
+        html.folded("Config: every field", tables.Table(("field", "value"), shown, left=2).html()),
     ]
     if run.code:
-        digests = html.table(("file", "digest"), run.code.items(), text=(1,))
+        digests = tables.Table(("file", "digest"), run.code.items(), left=2).html()
         parts.append(html.folded("Code outside rljax that the config reaches", digests))
     for number, start in enumerate(run.of("start"), 1):
         known = [(name, _plain(value)) for name, value in start.items() if name != "event"]
-        parts.append(html.folded(f"Start {number}: machine and versions", html.table(("", ""), known, text=(1,))))
+        machine = tables.Table(("", ""), known, left=2).html()
+        parts.append(html.folded(f"Start {number}: machine and versions", machine))
     return html.join(parts)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rljax.data import storage
-from rljax.run.reports import html, runs
+from rljax.run.reports import runs
+from rljax.run.reports.pages import html
 
 _FILES = ("config.json", *(f"{name}.jsonl" for name in runs.LOGS))
 
@@ -49,7 +50,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self._place, self._make = storage.path(place), make
         self._page: tuple[str, bytes] | None = None
-        self._lock = threading.Lock()  # a page is made once, and matplotlib's settings are those of the process
+        self._lock = threading.Lock()  # a page is made once, and the process has one set of matplotlib's settings
 
     def version(self) -> str:
         """Return a digest of the sizes of the files that the page is made of."""

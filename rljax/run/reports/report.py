@@ -14,7 +14,8 @@ from absl import flags
 
 from rljax.data import storage
 from rljax.host import workdirs
-from rljax.run.reports import completions, curves, facts, html, live, runs
+from rljax.run.reports import completions, curves, facts, live, runs
+from rljax.run.reports.pages import html
 
 NAME = "report.html"
 

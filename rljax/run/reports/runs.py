@@ -7,11 +7,13 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rljax.data import documents, storage
-from rljax.run import steplog
+from rljax.run.records import steplog
 
 Record = dict[str, Any]
 Path = storage.Path
@@ -178,6 +180,20 @@ def log(path: Path, most: int | None = None) -> list[Record]:
     return steplog.records(os.fspath(path), whole)
 
 
+def records(place: Path, name: str) -> list[Record]:
+    """Return the records of a log of a work directory, or of the file that ``place`` names.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is malformed.
+    """
+    path = storage.path(place)
+    path = path / f"{name}.jsonl" if storage.is_dir(path) else path
+    if not storage.exists(path):
+        raise FileNotFoundError(f"no {name} in {path}")
+    return log(path)
+
+
 def by_phase(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Return the records of each phase, in order."""
     out: dict[str, list[Record]] = {}
@@ -196,6 +212,31 @@ def tail(records: Iterable[Record], name: str) -> Any:
     values = [record[name] for record in records if name in record][::-1]
     last = values[: math.ceil(len(values) / 10)]
     return sum(last) / len(last) if last else None
+
+
+def courses(records: Sequence[Record], names: Iterable[str]) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Yield each number that some records have: its name, its values, and what a table shows of them.
+
+    Args:
+      records: of a phase.
+      names: of the numbers.
+
+    Yields:
+      The name, the values, and [first, last, mean of the last tenth, smallest, largest].
+    """
+    for name in names:
+        if values := [float(record[name]) for record in records if name in record]:
+            yield name, values, [values[0], values[-1], tail(records, name), min(values), max(values)]
+
+
+def heights(values: Sequence[float], points: int, top: float) -> list[float]:
+    """Return a small curve: means of adjacent finite values, at most ``points`` of them, scaled to 0 to ``top``."""
+    finite = [value for value in values if math.isfinite(value)]
+    parts = np.array_split(finite, min(points, len(finite))) if finite else []
+    means = [float(np.mean(part)) for part in parts]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    scale = top / (high - low) if high > low else 0.0
+    return [scale * (y - low) for y in means]
 
 
 def _mean(records: Sequence[Record]) -> Record:

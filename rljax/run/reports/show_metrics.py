@@ -14,26 +14,12 @@ from typing import TextIO
 import rich.console
 from absl import flags
 
-from rljax.data import storage
-from rljax.run import glossary, terminal
-from rljax.run.reports import curves, runs
+from rljax.run.records import glossary
+from rljax.run.reports import runs
+from rljax.run.reports.pages import tables, terminal
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
-
-
-def read(place: runs.Path) -> list[runs.Record]:
-    """Return the metrics of each step of a work directory, or of a ``metrics.jsonl``.
-
-    Raises:
-      FileNotFoundError: there are none.
-      ValueError: the file is malformed.
-    """
-    path = storage.path(place)
-    path = path / "metrics.jsonl" if storage.is_dir(path) else path
-    if not storage.exists(path):
-        raise FileNotFoundError(f"no metrics in {path}")
-    return runs.log(path)
 
 
 def chosen(records: Sequence[runs.Record], patterns: Sequence[str]) -> list[str]:
@@ -55,24 +41,16 @@ def table(records: Sequence[runs.Record], names: Sequence[str], console: rich.co
     """Print first and last values of metrics by phase; where there is room, also their range and a small curve."""
     columns = ["metric", "first", "last", "last tenth", "smallest", "largest", ""]
     for phase, rows in runs.by_phase(records).items():
-        lines = []
-        for name in names:
-            values = [float(row[name]) for row in rows if name in row]
-            if values:
-                ends = values[0], values[-1], runs.tail(rows, name), min(values), max(values)
-                lines.append([name, *(f"{value:.4g}" for value in ends), spark(values).ljust(_WIDTH)])
-        full = console.measure(terminal.table(columns, lines), options=console.options.update(width=10_000)).maximum
-        kept = 4 if full > console.width else len(columns)
-        lines = [line[:kept] for line in lines]
-        terminal.show(console, columns[:kept], lines, title=f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}")
+        lines = [[name, *shown, spark(values).ljust(_WIDTH)] for name, values, shown in runs.courses(rows, names)]
+        title = f"{phase}: steps {rows[0]['step']} to {rows[-1]['step']}"
+        whole = tables.Table(columns, lines, title)
+        narrow = tables.Table(columns[:4], [line[:4] for line in lines], title)
+        (whole if whole.fits(console) else narrow).show(console)
 
 
 def spark(values: Sequence[float]) -> str:
     """Return a curve of block characters, of the means of adjacent values."""
-    points = curves.thinned(values, _WIDTH)
-    low, high = min(points, default=0.0), max(points, default=0.0)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round(scale * (y - low))] for y in points)
+    return "".join(_BLOCKS[round(y)] for y in runs.heights(values, _WIDTH, len(_BLOCKS) - 1))
 
 
 def values(records: Sequence[runs.Record], names: Sequence[str], file: TextIO) -> None:
@@ -95,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if len(argv) < 2:
         raise ValueError("expected a work directory, and optionally names of metrics")
-    records = read(argv[1])
+    records = runs.records(argv[1], "metrics")
     names = chosen(records, argv[2:])
     if flags.FLAGS.csv:
         values(records, names, sys.stdout)

@@ -20,9 +20,8 @@ import rich.table
 import rich.text
 from absl import flags
 
-from rljax.data import storage
-from rljax.run import terminal
 from rljax.run.reports import completions, runs, turns
+from rljax.run.reports.pages import terminal
 
 COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "token_reward", "none")
 _BORDERS = {"correct": "green", "wrong": "red"}
@@ -52,7 +51,8 @@ def show(
       FileNotFoundError, ValueError: no file, no rollouts, none of this step or prompt, or a malformed one.
     """
     console = console or rich.console.Console()
-    records = _records(source) if isinstance(source, str | os.PathLike) else [dict(record) for record in source]
+    stored = isinstance(source, str | os.PathLike)
+    records = runs.records(source, "rollouts") if stored else [dict(record) for record in source]
     try:
         asked = {_group(record) for record in records if _asked(record, prompt)}
         chosen = [record for record in records if _group(record) in asked]
@@ -83,14 +83,6 @@ def show(
     for text, panels in shown[:count]:
         console.print(text)
         console.print(*panels, sep="")
-
-
-def _records(source: runs.Path) -> list[runs.Record]:
-    path = storage.path(source)
-    path = path / "rollouts.jsonl" if storage.is_dir(path) else path
-    if not storage.exists(path):
-        raise FileNotFoundError(f"no rollouts in {path}")
-    return runs.log(path)
 
 
 def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:

@@ -51,8 +51,8 @@ def used(rows: types.Rollout) -> np.ndarray:
 def written(rows: types.Rollout) -> np.ndarray:
     """Return which tokens the seat of a row wrote, ``[B, T]`` bool.
 
-    extra["written"] says so. Without it: those with a mask. Of rows that have none, because another player wrote them
-    or because they do not count yet, those that were sampled: ``behaviour_logp`` is not 0.
+    extra["written"] says so. Without it: the tokens with a mask. Of rows without a mask, because another player wrote
+    them or because they do not count yet, the tokens that were sampled: ``behaviour_logp`` is not 0.
     """
     if "written" in rows.extra:
         return np.asarray(rows.extra["written"]) > 0
@@ -62,17 +62,17 @@ def written(rows: types.Rollout) -> np.ndarray:
     return np.where(mask.any(axis=1, keepdims=True), mask, np.asarray(rows.behaviour_logp) != 0)
 
 
-def messages(mine: np.ndarray, turn: np.ndarray) -> Iterator[Message]:
+def messages(by_seat: np.ndarray, turn: np.ndarray) -> Iterator[Message]:
     """Yield the messages of a row.
 
     Args:
-      mine: ``[n]`` bool, whether the seat wrote the token; n positions in use.
+      by_seat: ``[n]`` bool, whether the seat wrote the token; n positions in use.
       turn: ``[n]`` int, the turns that the seat had ended before the token.
     """
-    change = (mine[1:] != mine[:-1]) | (turn[1:] != turn[:-1])
-    ends = [0, *(np.flatnonzero(change) + 1).tolist(), mine.size] if mine.size else []
+    change = (by_seat[1:] != by_seat[:-1]) | (turn[1:] != turn[:-1])
+    ends = [0, *(np.flatnonzero(change) + 1).tolist(), by_seat.size] if by_seat.size else []
     for start, stop in itertools.pairwise(ends):
-        yield Message(start, stop, bool(mine[start]), int(turn[start]))
+        yield Message(start, stop, bool(by_seat[start]), int(turn[start]))
 
 
 def described(rows: types.Rollout, i: int, names: Sequence[str], decode: Callable[[list[int]], str]) -> Record:
@@ -91,11 +91,11 @@ def described(rows: types.Rollout, i: int, names: Sequence[str], decode: Callabl
     assert rows.action is not None
     n = int(used(rows)[i])
     token, mask = np.asarray(rows.action.token[i])[:n], np.asarray(rows.mask[i])[:n] > 0
-    mine = written(rows)[i][:n]
+    by_seat = written(rows)[i][:n]
     turn = np.zeros(n, int) if rows.turn is None else np.asarray(rows.turn[i])[:n].astype(int)
-    paid = None if rows.token_reward is None else np.asarray(rows.token_reward[i], float)[:n] * mine
+    paid = None if rows.token_reward is None else np.asarray(rows.token_reward[i], float)[:n] * by_seat
     said = []
-    for message in messages(mine, turn):
+    for message in messages(by_seat, turn):
         span = slice(message.start, message.stop)
         by = "world" if not message.own else "policy" if mask[span].any() else "player"
         one = {"by": by, "turn": message.turn, "start": message.start, "text": decode(token[span].tolist())}

@@ -1,4 +1,4 @@
-"""Baselines other than a mean: from other rows, parts and tokens, and running ones."""
+"""Baselines other than a mean: from other rows, from parts, and running ones by role."""
 
 import jax
 import jax.numpy as jnp
@@ -8,80 +8,35 @@ from rljax.transforms import define, ops, trajectories
 from rljax.transforms.advantage import normalise
 
 
-def _against(r: types.Rollout, baseline):
+def minus(r: types.Rollout, baseline: types.Array) -> types.Array:
+    """Return the advantage so far minus a baseline of each row, ``[B]``."""
     return normalise.current(r) - baseline[:, None]
 
 
 @define.advantage(needs=normalise.SIBLINGS)
-def leave_one_out(r):
+def leave_one_out(r) -> types.Array:
     """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740).
 
-    Other rows are those of the same agent in other episodes (``trajectories.peers``).
+    Other rows are the rows of the same agent in other episodes (``trajectories.peers``).
     """
     reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
     others = ops.segment_total(once, peers) - valid
     paid = jnp.where(valid > 0, reward, 0.0)
     mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), peers) - paid) / jnp.maximum(others, 1.0)
-    return _against(r, jnp.where(others > 0, mean, reward))
+    return minus(r, jnp.where(others > 0, mean, reward))
 
 
 @define.advantage(needs=lambda a: define.reads(a["name"]))
-def part_baseline(r, name: str):
+def part_baseline(r, name: str) -> types.Array:
     """Subtract a number the verifier gives with each row: A_t = G_t - part.
 
     For example the greedy completion's reward (ReMax, arXiv 2310.10505), the prompt's optimal value (A*-PO, arXiv
     2505.20686), or the reference's value of it (A-LoL, arXiv 2305.14718).
     """
-    return _against(r, ops.part(r, name))
+    return minus(r, ops.part(r, name))
 
 
-@define.advantage(needs=normalise.SIBLINGS)
-def length_weighted_baseline(r):
-    """Subtract the group's reward averaged over tokens: b = sum_i |y_i| r_i / sum_i |y_i|. OPO (arXiv 2505.23585)."""
-    return _against(r, ops.segment_mean(trajectories.total(r), r.group, ops.valid_rows(r) * ops.length(r)))
-
-
-@define.advantage(needs=types.Needs(square_prob=True, siblings=True))
-def optimal_token_baseline(r):
-    """Subtract at each position the group's mean return, weighed by the squared score so far: A_t = G_t - B_t.
-
-    B_t = sum_i G_t W_t / (sum_i W_t + 1e-8), W_t = sum over s <= t of 1 - 2 pi_s + sum_v pi_s(v)^2, the squared norm
-    of the logit gradient; 0 on the longest row's tail beyond the second longest. Source: arXiv 2602.07078.
-    """
-    logp = ops.given(r.raw_logp, "optimal_token_baseline: the rollout has no raw_logp")
-    square = ops.given(r.square_prob, "optimal_token_baseline: the rollout has no square_prob")
-    norm = jnp.where(r.mask > 0, jnp.maximum(1.0 - 2.0 * jnp.exp(logp) + square, 0.0), 0.0)
-    weight = jnp.cumsum(norm, axis=1) * ops.trained_tokens(r)
-    to_go = trajectories.reward_to_go(r)
-    by_column = jax.vmap(ops.segment_total, in_axes=(1, None), out_axes=1)
-    total = by_column(jnp.where(weight > 0, to_go * weight, 0.0), r.group)
-    baseline = total / (by_column(weight, r.group) + 1e-8)
-    column = jnp.arange(1, r.mask.shape[1] + 1, dtype=r.mask.dtype)[None]
-    _, second, _ = ops.segment_top(jnp.max(column * r.mask, axis=1), r.group, ops.valid_rows(r))
-    tail = (column > second[:, None]) & jnp.isfinite(second)[:, None]  # a group of one row has no tail
-    return to_go - jnp.where(tail, 0.0, baseline)
-
-
-@define.advantage(needs=normalise.SIBLINGS)
-def log_partition_baseline(r, tau: types.Positive = 0.01):
-    """Subtract the soft maximum of the other rows' rewards: A_i = r_i - tau log mean over j != i of exp(r_j / tau).
-
-    Source: OpenKimi, PMD-partition. tau to infinity is ``leave_one_out``, tau to 0 subtracts the best other row.
-    """
-    reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
-    best, second, leads = ops.segment_top(reward, peers, once)
-    leads = trajectories.summed(r, leads)
-    others = ops.segment_total(once, peers) - valid
-
-    def beside(top):  # ``top`` is the largest of the other rows, so their sum is at least 1
-        power = jnp.where(valid > 0, jnp.exp(jnp.minimum(reward - top, 0.0) / tau), 0.0)
-        total = jnp.maximum(ops.segment_total(jnp.where(once > 0, power, 0.0), peers) - power, 1.0)
-        return top + tau * (jnp.log(total) - jnp.log(jnp.maximum(others, 1.0)))
-
-    return _against(r, jnp.where(others > 0, jnp.where(leads > 0, beside(second), beside(best)), reward))
-
-
-def _remembered(r: types.Rollout, ids, old, *numbers):
+def minus_remembered(r: types.Rollout, ids, old, *numbers) -> tuple[types.Rollout, *tuple[types.Array, ...]]:
     """Subtract ``old`` [size] from the advantage; return (rollout, count, totals) of trajectories by id."""
     valid = trajectories.once(r)
     out = ops.with_advantage(r, normalise.current(r) - old[ids].astype(r.reward.dtype)[:, None])
@@ -90,7 +45,7 @@ def _remembered(r: types.Rollout, ids, old, *numbers):
 
 
 @define.constructor("advantage")
-def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
+def role_baseline(roles: types.Count, decay: types.Fraction = 0.95) -> types.RolloutTransform:
     """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
 
     One number for each of ``roles`` values of ``agent``, from 0; larger ones share the last. Source: SPIRAL (arXiv
@@ -100,45 +55,8 @@ def role_baseline(roles: types.Count, decay: types.Fraction = 0.95):
     def apply(r: types.Rollout, state, key):
         del key
         agent = jnp.minimum(ops.given(r.agent, "role_baseline: the rollout has no agent"), roles - 1)
-        out, rows, total = _remembered(r, agent, state, trajectories.total(r))
+        out, rows, total = minus_remembered(r, agent, state, trajectories.total(r))
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
         return out, jnp.where(rows > 0, moved, state)
 
     return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles), needs=types.Needs(agents=True))
-
-
-@define.constructor("advantage")
-def value_tracker(
-    prompts: types.Count,
-    half_life: types.Positive = 0.06,
-    low: types.Fraction = 0.875,
-    high: types.Fraction = 0.96,
-    count: types.Positive = 8.0,
-):
-    """Subtract a running success rate of the prompt: A = r - a / (a + b), then a <- k a + r, b <- k b + 1 - r.
-
-    k = clip(2^(-drift / half_life), low, high), the part "drift" being the mean |change of log-prob| of the prompt's
-    last row, in nats. Starts at ``count`` samples, half of them right; rewards in [0, 1]; rows of one prompt add up
-    and fade by their mean k. Source: SPO (arXiv 2509.13232).
-
-    Args:
-      prompts: number of prompts; ``index`` is less than that.
-      half_life: drift, in nats, that halves the weight of earlier rows.
-      low: lower bound of k.
-      high: upper bound of k.
-      count: samples that the first estimate counts for.
-    """
-
-    def apply(r: types.Rollout, state, key):
-        del key
-        a, b = state
-        index = ops.given(r.index, "value_tracker: the rollout has no index")
-        keep = jnp.clip(2.0 ** (-ops.part(r, "drift") / half_life), low, high)
-        out, rows, right, keep = _remembered(r, index, a / (a + b), trajectories.total(r), keep)
-        keep = jnp.where(rows > 0, keep / jnp.maximum(rows, 1.0), 1.0)
-        return out, (keep * a + right, keep * b + rows - right)
-
-    def init():
-        return jnp.full(prompts, count / 2), jnp.full(prompts, count / 2)
-
-    return types.RolloutTransform(apply=apply, init=init, needs=define.reads("drift"))

@@ -8,12 +8,12 @@ from rljax.transforms import define, ops, trajectories
 SIBLINGS = types.Needs(siblings=True)
 
 
-def current(r: types.Rollout):
+def current(r: types.Rollout) -> types.Array:
     """Return [B, T], the advantage so far; the reward-to-go where there is none."""
     return trajectories.reward_to_go(r) if r.advantage is None else r.advantage
 
 
-def over(a, scale):
+def over(a, scale) -> types.Array:
     """Divide, except by 0."""
     return a / jnp.where(scale > 0, scale, 1.0)
 
@@ -38,7 +38,7 @@ def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> type
     return jnp.where(std > FLAT, over(a, std + epsilon), a)
 
 
-def flat(r: types.Rollout):
+def flat(r: types.Rollout) -> types.Array:
     """Return [B], whether the row's group has no spread."""
     return ops.segment_std(trajectories.total(r), r.group, trajectories.once(r)) <= FLAT
 
@@ -53,13 +53,13 @@ def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
     return named | ops.key_needs(key)
 
 
-def _moments(
+def moments(
     r: types.Rollout,
     key: types.Segments = "group",
     per: types.Unit = "trajectory",
     only: types.Predicate | None = None,
     ddof: int = 0,
-):
+) -> tuple[types.Array, types.Array]:
     """Return (mean, standard deviation) over each segment, [B, 1] of row keys, else [B, T]; 0 of nothing."""
     ids, valid = ops.segments(r, key), ops.valid_rows(r)[:, None]
     chosen = valid > 0 if only is None else transforms.PREDICATES[only](r)
@@ -84,7 +84,9 @@ def _moments(
 
 
 @define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
-def center_by(r, key: types.Segments = "group", per: types.Unit = "trajectory", only: types.Predicate | None = None):
+def center_by(
+    r, key: types.Segments = "group", per: types.Unit = "trajectory", only: types.Predicate | None = None
+) -> types.Array:
     """Subtract the mean of what shares ``key``: A - mean.
 
     The mean is over total rewards. ``per`` "trajectory" counts each agent of an episode once, however many rows it has;
@@ -97,7 +99,7 @@ def center_by(r, key: types.Segments = "group", per: types.Unit = "trajectory", 
       per: what is counted once.
       only: the predicate of what enters the mean; None: everything.
     """
-    return current(r) - _moments(r, key, per, only)[0]
+    return current(r) - moments(r, key, per, only)[0]
 
 
 @define.advantage(needs=lambda a: keyed(a["key"], a["per"]))
@@ -108,7 +110,7 @@ def scale_by(
     ddof: int = 1,
     per: types.Unit = "trajectory",
     only: types.Predicate | None = None,
-):
+) -> types.Array:
     """Divide by the standard deviation of what shares ``key``: A / (std + epsilon), A where std is 0.
 
     ``per`` and ``only`` as in ``center_by``.
@@ -120,111 +122,57 @@ def scale_by(
       per: what is counted once.
       only: the predicate of what enters the deviation; None: everything.
     """
-    return scaled(current(r), _moments(r, key, per, only, ddof)[1], epsilon)
+    return scaled(current(r), moments(r, key, per, only, ddof)[1], epsilon)
 
 
 @define.advantage(needs=SIBLINGS)
-def center_by_group(r):
+def center_by_group(r) -> types.Array:
     """Subtract the group's mean reward: A = r - mean(group). Dr. GRPO (arXiv 2503.20783, eq. 3). Sums to 0."""
-    return current(r) - _moments(r)[0]
+    return current(r) - moments(r)[0]
 
 
 @define.advantage(needs=SIBLINGS)
-def scale_by_group(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
+def scale_by_group(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.Array:
     """Divide by the standard deviation of the group's rewards: A / (std + epsilon).
 
     With ``center_by_group`` before it, GRPO's advantage (arXiv 2402.03300, section 4.1.2). ``ddof`` 1 is what
     most systems use; 0 makes mean |A| = 2 sqrt(p (1 - p)) for 0/1 rewards.
     """
-    return scaled(current(r), _moments(r, "group", ddof=ddof)[1], epsilon)
+    return scaled(current(r), moments(r, "group", ddof=ddof)[1], epsilon)
 
 
 @define.advantage
-def scale_by_batch(r, epsilon: types.NonNegative = 1e-4, ddof: int = 1):
+def scale_by_batch(r, epsilon: types.NonNegative = 1e-4, ddof: int = 1) -> types.Array:
     """Divide by the standard deviation of all the batch's rewards (Lite PPO, arXiv 2508.08221)."""
-    return scaled(current(r), _moments(r, "batch", ddof=ddof)[1], epsilon)
-
-
-@define.constructor("advantage")
-def zscore_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Standardize in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
-    return transforms.chain(center_by("group"), scale_by("group", epsilon, ddof))
+    return scaled(current(r), moments(r, "batch", ddof=ddof)[1], epsilon)
 
 
 @define.advantage(needs=lambda a: keyed(a["key"]))
-def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch"):
+def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch") -> types.Array:
     """Standardize over all tokens that share ``key``: (A - mean) / sqrt(var + epsilon), var with ddof 1.
 
     Long rows weigh more. Source: PPO practice; REINFORCE++ (arXiv 2501.03262).
     """
-    mean, std = _moments(r, key, "token", ddof=1)
+    mean, std = moments(r, key, "token", ddof=1)
     return over(current(r) - mean, jnp.sqrt(std**2 + epsilon))
 
 
-@define.advantage
-def standardise_rows(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Standardize the rows' mean advantages over the batch: (mean_t A - mean) / (std + epsilon) on a row's tokens.
-
-    Source: SPO (arXiv 2509.13232). Unlike ``whiten`` it counts rows: those with a trained token.
-    """
-    row, weight = ops.row_mean(current(r), r.mask), jnp.max(ops.trained_tokens(r), axis=1, keepdims=True)
-    return over(row - ops.masked_mean(row, weight), ops.masked_std(row, weight, ddof) + epsilon)
-
-
 @define.advantage(needs=SIBLINGS)
-def scale_by_group_mean(r, epsilon: types.NonNegative = 0.0):
-    """Divide by the group's mean reward: A / (mean + epsilon), 0 where mean <= 0. MaxRL (arXiv 2602.02710)."""
-    mean = _moments(r)[0]
-    return jnp.where(mean > 0, over(current(r), mean + epsilon), 0.0)
-
-
-@define.advantage(needs=types.Needs(siblings=True, domains=True))
-def scale_by_task(r, epsilon: types.NonNegative = 1e-6):
-    """Divide by a domain's spread: A / (s + epsilon), s^2 its groups' mean variance (ddof 1). GoLongRL (2025)."""
-    domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)
-    unit = trajectories.once(r)
-    variance = ops.segment_std(trajectories.total(r), r.group, unit, 1) ** 2
-    once = ops.segment_first(r.group, jnp.where(ops.segment_total(unit, r.group) > 1, valid, 0.0))
-    return scaled(current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None], epsilon)
-
-
-@define.advantage(needs=SIBLINGS)
-def scale_by_informative_share(r, floor: types.Fraction = 0.5):
-    """Divide by the share of groups that have spread: A / max(share, floor). GPG (arXiv 2504.02546)."""
-    once = ops.segment_first(r.group, ops.valid_rows(r))
-    share = ops.masked_mean(jnp.where(flat(r), 0.0, jnp.ones_like(once)), once)
-    return over(current(r), jnp.maximum(share, floor))
-
-
-@define.advantage(needs=SIBLINGS)
-def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6):
+def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6) -> types.Array:
     """Divide by the group's std + epsilon; without a positive reward, times ``all_wrong``. LENS (arXiv 2510.08696)."""
     best, _, _ = ops.segment_top(trajectories.total(r), r.group, ops.valid_rows(r))
-    by_spread = scaled(current(r), _moments(r, ddof=1)[1], epsilon)
+    by_spread = scaled(current(r), moments(r, ddof=1)[1], epsilon)
     return jnp.where(best[:, None] > 0, by_spread, all_wrong * current(r))
 
 
 @define.advantage
-def drop_outliers(r, sigmas: types.NonNegative = 3.0):
-    """Set outliers of the batch to 0: |A - mean| > sigmas std over tokens. R1-Reward (arXiv 2505.02835)."""
-    mean, std = _moments(r, "batch", "token")
-    return jnp.where(jnp.abs(current(r) - mean) > sigmas * std, 0.0, current(r))
-
-
-@define.advantage
-def clamp(r, limit: types.Positive):
-    """Clamp the advantage to [-limit, limit] (MARS, 2025)."""
-    return jnp.clip(current(r), -limit, limit)
-
-
-@define.advantage
-def binarise(r, threshold: types.Number = 0.0):
+def binarise(r, threshold: types.Number = 0.0) -> types.Array:
     """Keep what is better than ``threshold``, with weight 1: 1[A > threshold]. Filtered behaviour cloning."""
     return jnp.where(current(r) > threshold, jnp.ones_like(r.mask), 0.0)
 
 
 @define.advantage
-def exponentiated(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0):
+def exponentiated(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0) -> types.Array:
     """Weigh by the exponential of the advantage: min(exp(A / beta), cap), above 0 on bad rows too.
 
     Source: AWR (arXiv 1910.00177, eq. 12), whose weights are truncated at ``cap``. As beta goes to 0 with A <= 0 it is
@@ -234,20 +182,6 @@ def exponentiated(r, beta: types.Positive = 1.0, cap: types.Positive = 20.0):
 
 
 @define.advantage
-def boltzmann(r, beta: types.Positive = 1.0):
-    """Weigh by the exponential of the advantage, mean 1 over the rows that count: N softmax(A / beta).
-
-    Source: AWAC (arXiv 2006.09359, eq. 13), normalized over the batch as in its release. A row's advantage is the mean
-    over its tokens.
-    """
-    counts = (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
-    a = jnp.where(counts, ops.row_mean(current(r), r.mask)[:, 0] / beta, -jnp.inf)
-    a = a - jnp.max(jnp.where(counts, a, -1e30))
-    weight = jnp.where(counts, jnp.exp(a), 0.0)
-    return (weight * jnp.sum(counts, dtype=weight.dtype) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask
-
-
-@define.advantage
-def positive_part(r):
+def positive_part(r) -> types.Array:
     """Keep what is better than its baseline: max(A, 0). A-LoL (arXiv 2305.14718)."""
     return jnp.maximum(current(r), 0.0)

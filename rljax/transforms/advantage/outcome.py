@@ -1,10 +1,6 @@
-"""Advantages computed from outcomes: returns, signs, pass@k, ranks, and the worth of rows and parts of rows."""
+"""Advantages computed from outcomes: returns, signs, pass@k, and the judgement of a teacher."""
 
-from typing import Literal
-
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
@@ -12,13 +8,13 @@ from rljax.transforms.advantage import normalise
 
 
 @define.advantage
-def returns(r, gamma: types.Fraction = 1.0):
+def returns(r, gamma: types.Fraction = 1.0) -> types.Array:
     """Use the return itself: A_t = sum over s >= t of gamma^(s-t) r_s (Williams 1992). Masked tokens are skipped."""
     return trajectories.reward_to_go(r, gamma)
 
 
 @define.advantage
-def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0):
+def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0) -> types.Array:
     """Weigh right and wrong rows by constants: A = positive 1[r = 1] - negative 1[r = 0].
 
     Source: The Surprising Effectiveness of Negative Reinforcement (arXiv 2506.01347, section 3): PSR is (1, 0),
@@ -29,7 +25,7 @@ def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0)
 
 
 @define.advantage(needs=normalise.SIBLINGS)
-def zero_variance(r, alpha: types.NonNegative = 0.1):
+def zero_variance(r, alpha: types.NonNegative = 0.1) -> types.Array:
     """Give groups without spread alpha H_t where right (r > 0), -alpha (max_t H - H_t) where wrong.
 
     H at sampling, nats. Source: RL-ZVP (arXiv 2509.21880). Groups with spread are unchanged.
@@ -47,7 +43,7 @@ def _choices(n, m, k):
 
 
 @define.advantage(needs=normalise.SIBLINGS)
-def pass_at_k(r, k: types.Count):
+def pass_at_k(r, k: types.Count) -> types.Array:
     """Reward the group for the best of ``k``, in closed form. N rows, c of them right (r > 0).
 
     R = 1 - C(N-c, k) / C(N, k); A is 1 - R where right, 1 - R - C(N-c-1, k-1) / C(N-1, k-1) where wrong, both divided
@@ -62,32 +58,8 @@ def pass_at_k(r, k: types.Count):
     return a / (jnp.sqrt(fails * (1.0 - fails)) + 1e-6)
 
 
-@define.advantage(needs=normalise.SIBLINGS)
-def best_minus_second(r, scale: bool = False, epsilon: types.NonNegative = 1e-6):
-    """Pay a group's best row its lead over the second; ``scale`` divides it by std + epsilon (arXiv 2503.19595)."""
-    reward, valid = trajectories.total(r), trajectories.once(r)
-    best, second, leads = ops.segment_top(reward, r.group, valid)
-    leads = trajectories.summed(r, leads)
-    lead = jnp.where((leads > 0) & jnp.isfinite(second), best - second, 0.0)
-    return normalise.over(lead, ops.segment_std(reward, r.group, valid, 1) + epsilon) if scale else lead
-
-
-@define.advantage(needs=define.reads("beats_reference", siblings=True))
-def pairwise_reference(r, limit: types.Positive = 0.6):
-    """Let A be the part "beats_reference" (1, -1 or 0); groups with |mean| > limit get 0. BRPO, Writing-Zero (2025)."""
-    beats = ops.part(r, "beats_reference")
-    mean = ops.segment_mean(beats, r.group, ops.valid_rows(r))
-    return jnp.where(jnp.abs(mean) > limit, 0.0, beats)
-
-
-@define.advantage(needs=define.reads(extra=("reference_answer",)))
-def reward_on_reference_answer(r):
-    """Set A to the row's reward where extra["reference_answer"] is 1. VeriFree (arXiv 2505.21493)."""
-    return jnp.where(ops.extra(r, "reference_answer") > 0, r.reward[:, None], normalise.current(r))
-
-
 @define.advantage(needs=types.Needs(reference=True))
-def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
+def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05) -> types.Array:
     """Subtract the divergence still to come: A_t -= coefficient sum over s >= t of k(log pi - log ref).
 
     At sampling, unfiltered. Source: OpenRLHF, AReaL. Unlike ``reward.kl`` no group statistic sees it.
@@ -101,7 +73,7 @@ def _teachers(a) -> types.Needs:
 
 
 @define.advantage(needs=_teachers)
-def distillation(r, teachers: tuple[str, ...] = ()):
+def distillation(r, teachers: tuple[str, ...] = ()) -> types.Array:
     """Let a teacher say what to write: A_t = log teacher - log pi at sampling, unfiltered. MOPD (arXiv 2601.02780).
 
     The teacher's probability is the mean over ``teachers``, modules of the config; without one it is the reference's.
@@ -113,32 +85,3 @@ def distillation(r, teachers: tuple[str, ...] = ()):
         return -trajectories.to_reference(r, "distillation")
     mean = modules.mixture([modules.score(r, name, "logp") for name in teachers])
     return -trajectories.to_reference(r, "distillation", mean)
-
-
-@define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
-def budget_relative(r, budgets: Literal["uniform", "linear", "last"] = "uniform"):
-    """Credit segment s of a thought with the rewards at the S budgets still ahead, against row and group.
-
-    F_s = sum over j >= s of P_j r_j; A_s = F_s - (s/S) prev_s sum over j >= s of P_j - ((S-s)/S) mean_group F_s, where
-    prev_s is the mean of r_j, j < s, weighed by 2^j. extra["cut_reward"] [B, S] holds r, extra["segment"] [B, T] holds
-    s from 0; where it is S the token is of a summary, with the advantage extra["summary"] [B]. Source: BRPO of
-    AnytimeReasoner (arXiv 2505.13438). S = 1 is ``center_by_group``.
-
-    Args:
-      budgets: P, equal, in proportion to the budget, or 1 for the last one.
-    """
-    cut, segment = ops.extra(r, "cut_reward"), ops.extra(r, "segment")
-    count = cut.shape[1]
-    s = np.arange(count)
-    weight = {"uniform": np.ones(count), "linear": s + 1.0, "last": (s == count - 1) * 1.0}[budgets]
-    weight = jnp.asarray(weight / weight.sum(), cut.dtype)[None]
-    rest = jnp.cumsum(weight[:, ::-1], axis=1)[:, ::-1]
-    ahead = jnp.cumsum((weight * cut)[:, ::-1], axis=1)[:, ::-1]
-    earlier = np.tril(np.broadcast_to(2.0**s, (count, count)), -1) / np.maximum(2.0 ** s[:, None] - 1.0, 1.0)
-    before = jnp.sum(cut[:, None] * jnp.asarray(earlier, cut.dtype)[None], axis=2)
-    done, left = (jnp.asarray(x / count, cut.dtype)[None] for x in (s, count - s))
-    mean = jax.vmap(ops.segment_mean, in_axes=(1, None, None), out_axes=1)(ahead, r.group, ops.valid_rows(r))
-    stretch = ahead - done * before * rest - left * mean
-    if "summary" in r.extra:
-        stretch = jnp.concatenate([stretch, r.extra["summary"][:, None]], axis=1)
-    return jnp.take_along_axis(stretch, jnp.clip(segment, 0, stretch.shape[1] - 1), axis=1)

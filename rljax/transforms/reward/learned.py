@@ -19,7 +19,7 @@ def _names(piece: str, module: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _combined(scores, combine: Combine, coefficient):
-    """Return the combined score of each row, [B], from those of M models, [M, B]."""
+    """Return the combined score of each row, [B], from the scores of M models, [M, B]."""
     if combine == "worst":
         return jnp.min(scores, axis=0)
     mean = jnp.mean(scores, axis=0)
@@ -43,13 +43,13 @@ def implicit(
     combine: Combine = "mean",
     coefficient: types.NonNegative = 1.0,
     verified: types.Number = 0.0,
-):
+) -> types.Rollout:
     """Pay R = beta sum_t (log pi_module - log ref) in place of the verifier's reward: verified r + R.
 
-    The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5, from memory), whose reference is that of this
-    phase. ``surrogate.implicit_bradley_terry`` and ``implicit_outcome`` train the module. Differs from
-    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model. The R of
-    several modules are combined as there. A row is invalid if one of them is not finite.
+    The reward that preferences imply in DPO (arXiv 2305.18290, eq. 5, from memory), whose reference is the reference of
+    this phase. ``surrogate.implicit_bradley_terry`` and ``implicit_outcome`` train the module. Differs from
+    ``implicit_steps`` by paying the row, and from ``learned`` by reading a language model. The R of several modules are
+    combined as there. A row is invalid if one of them is not finite.
 
     Args:
       module: name of ``config.module``, a language model, or a tuple of names.
@@ -66,7 +66,7 @@ def implicit(
 
 
 @define.reward(needs=_implicit_needs)
-def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05):
+def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05) -> types.Rollout:
     """Pay each token beta (log pi_module - log ref), the reward that an outcome model implies for it.
 
     Source: implicit process rewards (arXiv 2412.01981); PRIME (arXiv 2502.01456). The row's reward stays, and the
@@ -96,7 +96,7 @@ def learned(
     combine: Combine = "mean",
     coefficient: types.NonNegative = 1.0,
     verified: types.Number = 0.0,
-):
+) -> types.Rollout:
     """Pay the score of a reward model in place of the verifier's reward: verified r + scale (R + bias).
 
     R of several modules is their mean, their minimum ("worst"), or their mean minus coefficient times their variance
@@ -126,7 +126,7 @@ def judged(
     module: tuple[str, ...] = ("judge",),
     samples: Annotated[int, types.Range(0, 1000)] = 0,
     verified: types.Number = 0.0,
-):
+) -> types.RolloutTransform:
     """Pay the probability that a judge says yes, sigmoid(R), or the share of yes among verdicts drawn from it.
 
     R is the reward of a module with two ``words``: log p(yes) - log p(no) behind the text ``after``, as of generative
@@ -158,7 +158,7 @@ def likelihood(
     module: str = "scorer",
     form: Literal["product", "mean_probability", "mean_log"] = "product",
     verified: types.Number = 0.0,
-):
+) -> types.Rollout:
     """Pay a thought by how likely a module finds the task's solution behind it: no verifier is asked.
 
     prod_t p_t ("product": VeriFree, arXiv 2505.21493), mean p_t ("mean_probability": RLPR, arXiv 2506.18254, from

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
+from rljax.transforms.frame import extras
 from rljax.transforms.reward import shaping
 
 PAID = types.Needs(token_reward=True)
@@ -37,7 +38,7 @@ def process(
     module: str = "prm",
     combine: Literal["product", "minimum", "last"] = "product",
     verified: types.Number = 0.0,
-):
+) -> types.Rollout:
     """Pay the steps' probabilities to be right, made one number, in place of the verifier's reward: verified r + R.
 
     R is the product of the row's steps (Let's verify step by step, arXiv 2305.20050), their minimum (Math-Shepherd,
@@ -47,7 +48,7 @@ def process(
     Args:
       module: name of ``config.module``, a process reward model.
       combine: how the probabilities become one number.
-      verified: factor of the verifier's reward, that of the steps included.
+      verified: factor of the verifier's reward, the rewards of steps included.
     """
     ends, logit, finite = _read(r, module)
     logp = jnp.where(ends, jax.nn.log_sigmoid(logit), 0.0)
@@ -59,7 +60,7 @@ def process(
 
 
 @define.reward(needs=_needs)
-def process_steps(r, module: str = "prm", verified: types.Number = 0.0):
+def process_steps(r, module: str = "prm", verified: types.Number = 0.0) -> types.Rollout:
     """Pay each step its probability to be right, at its last token; the row is paid verified r.
 
     The rewards of step-by-step PPO in Math-Shepherd (arXiv 2312.08935). More steps are paid more: ``clip_process`` and
@@ -67,18 +68,18 @@ def process_steps(r, module: str = "prm", verified: types.Number = 0.0):
 
     Args:
       module: name of ``config.module``, a process reward model.
-      verified: factor of the verifier's reward, that of the steps included.
+      verified: factor of the verifier's reward, the rewards of steps included.
     """
     ends, logit, finite = _read(r, module)
     step = jnp.where(ends & finite[:, None], jax.nn.sigmoid(logit), 0.0)
     r = trajectories.scored(r, verified * trajectories.uncharged(r), finite)
     if r.token_reward is None:
         return r.replace(token_reward=step)
-    return r.replace(token_reward=r.token_reward + step, extra={**r.extra, "paid": step})  # beside the charges
+    return extras.put(r.replace(token_reward=r.token_reward + step), {"paid": step})  # beside the charges
 
 
 @define.reward(needs=PAID | types.Needs(siblings=True))
-def continuations(r, threshold: types.Fraction = 0.0):
+def continuations(r, threshold: types.Fraction = 0.0) -> types.Array:
     """Label a step by the samples that continue it: 1 if more than ``threshold`` of them are right, else -1.
 
     The hard estimation of Math-Shepherd (arXiv 2312.08935, eq. 3, from memory), which samples continuations of each

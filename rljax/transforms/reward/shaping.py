@@ -1,14 +1,13 @@
-"""Rewards of the outcome: scale, parts, gates, votes, likelihoods, roles, KL."""
+"""Rewards of the outcome: parts, confidence, learnability, KL."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, modules, ops, trajectories
+from rljax.transforms import define, ops, trajectories
 
 GROUP = define.reads(siblings=True)
-Pair = tuple[float, float]
 
 
 def field(r: types.Rollout, name: str) -> Any:
@@ -16,7 +15,7 @@ def field(r: types.Rollout, name: str) -> Any:
     return ops.given(getattr(r, name), f"reward: the rollout has no {name}")
 
 
-def over(a, b):
+def over(a, b) -> types.Array:
     """Return a / b where b > 0, else 0."""
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
 
@@ -32,73 +31,7 @@ def largest(x: types.Array, r: types.Rollout, key: types.Array | None = None) ->
     Returns:
       ``[B]``; -inf where a segment has no valid row.
     """
-    return ops.segment_max(jnp.where(ops.valid_rows(r) > 0, x, -jnp.inf), r.group if key is None else key)
-
-
-def zscore(
-    x: types.Array, r: types.Rollout, weight: types.Array, ddof: int, epsilon: types.NonNegative = 0.0
-) -> types.Array:
-    """Return (x - mean) / (std + epsilon) over the group's rows with weight.
-
-    Args:
-      x: ``[B]`` numbers.
-      r: the rows.
-      weight: ``[B]``, above 0 on the rows that count.
-      ddof: degrees of freedom that the standard deviation subtracts.
-      epsilon: added to the standard deviation.
-
-    Returns:
-      ``[B]``; 0 without spread, and on rows without weight.
-    """
-    mean, std = ops.segment_mean(x, r.group, weight), ops.segment_std(x, r.group, weight, ddof)
-    return jnp.where(weight > 0, over(x - mean, std + epsilon), 0.0)
-
-
-@define.reward
-def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.Cap = float("inf")):
-    """Rescale and clip the row's reward: clip((r + bias) scale, -limit, limit).
-
-    Args:
-      scale: factor.
-      bias: added before the factor.
-      limit: bound of the result's absolute value.
-    """
-    return trajectories.replaced(r, jnp.clip((trajectories.uncharged(r) + bias) * scale, -limit, limit))
-
-
-@define.reward(needs=types.Needs(domains=True))
-def by_domain(r, scale: tuple[types.Number, ...]):
-    """Multiply the row's reward by the scale of its domain: rewards of several tasks in one unit.
-
-    Of the mixture of rewards of InternBootCamp and Intern-S1 (arXiv 2508.15763) this is the scale by task; which reward
-    a row gets is its task's. Differs from ``advantage.scale_by_task``, whose scale is the spread of the domain.
-
-    Args:
-      scale: one of each domain, which may be a schedule; rows of a domain without one make the loss nan, and the step
-        is refused.
-    """
-    return trajectories.replaced(r, trajectories.uncharged(r) * trajectories.of_domain(r, scale))
-
-
-@define.reward
-def outcome(r, correct: types.Number = 1.0, wrong: types.Number = 0.0, unparseable: types.Number | None = None):
-    """Set the reward by the verifier's outcome; ``unparseable`` None is ``wrong``. NFT (1, -1), ReLIFT (1, 0, -1).
-
-    Args:
-      correct: reward of a correct row, and of one that the verifier did not judge if its reward is above 0.
-      wrong: reward of a wrong row, a timeout or a crash.
-      unparseable: reward of an unreadable answer; None: ``wrong``.
-    """
-    verdict, unread = field(r, "outcome"), wrong if unparseable is None else unparseable
-    failed = jnp.where(verdict == types.Outcome.UNPARSEABLE, unread, wrong)
-    return trajectories.replaced(r, jnp.where(trajectories.correct(r), correct, failed).astype(r.reward.dtype))
-
-
-@define.reward
-def unparseable(r, value: types.Number = -0.5):
-    """Set the reward of rows whose answer could not be read to ``value``; other rows are unchanged."""
-    unread = field(r, "outcome") == types.Outcome.UNPARSEABLE
-    return pay_instead(r, unread, jnp.full_like(r.reward, value))
+    return ops.segment_max(x, r.group if key is None else key, ops.valid_rows(r))
 
 
 def pay_instead(r: types.Rollout, where: types.Array, reward: types.Array) -> types.Rollout:
@@ -122,12 +55,15 @@ def pay_instead(r: types.Rollout, where: types.Array, reward: types.Array) -> ty
     return r.replace(reward=jnp.where(where, reward, r.reward), token_reward=token_reward, extra=extra)
 
 
-def _names(weights: tuple[tuple[str, float], ...]) -> list[str]:
+def part_names(weights: tuple[tuple[str, float], ...]) -> list[str]:
+    """Return the names of (name, weight) pairs."""
     return [name for name, _ in weights]
 
 
-@define.reward(needs=lambda a: define.reads(*_names(a["parts"])))
-def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),), full: types.Cap = float("inf")):
+@define.reward(needs=lambda a: define.reads(*part_names(a["parts"])))
+def add_parts(
+    r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),), full: types.Cap = float("inf")
+) -> types.Array:
     """Add weighed parts of the verdict: r + sum_k w_k min(part_k, full).
 
     A finite ``full`` saturates: a criterion that is met pays no more. Rubicon (arXiv 2508.12790) adds up rubrics with
@@ -140,86 +76,8 @@ def add_parts(r, parts: tuple[tuple[str, float], ...] = (("format", 0.5),), full
     return r.reward + sum(w * jnp.minimum(ops.part(r, k), full) for k, w in parts)
 
 
-@define.reward(needs=lambda a: define.reads(a["part"]))
-def require(r, part: str, threshold: types.Number = 0.5, otherwise: types.Number = 0.0):
-    """Keep the reward where part >= threshold, else pay ``otherwise``; several are a cascade. Cf. ``gated``: tokens.
-
-    Args:
-      part: name of the part.
-      threshold: smallest value that keeps the reward.
-      otherwise: reward of the other rows.
-    """
-    return pay_instead(r, ops.part(r, part) < threshold, jnp.full_like(r.reward, otherwise))
-
-
-@define.reward(needs=lambda a: define.reads(a["name"]))
-def mix_part(r, name: str, alpha: types.Fraction):
-    """Mix the reward with a part: alpha r + (1 - alpha) part. Source: RLSP (2025)."""
-    return trajectories.replaced(r, alpha * trajectories.uncharged(r) + (1 - alpha) * ops.part(r, name))
-
-
-@define.reward(needs=lambda a: define.reads(*_names(a["weights"]), siblings=True))
-def decoupled(r, weights: tuple[tuple[str, float], ...], epsilon: types.NonNegative = 1e-6, ddof: int = 1):
-    """Pay z-scores of parts in the group: sum_k w_k (part_k - mean_k) / (std_k + epsilon). GDPO (arXiv 2601.05242).
-
-    Args:
-      weights: (name of a part, weight) pairs.
-      epsilon: added to the standard deviation.
-      ddof: subtracted from the count in the variance.
-    """
-    scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
-    return trajectories.replaced(r, sum(scores, jnp.zeros_like(r.reward)))
-
-
-@define.reward(needs=lambda a: define.reads(a["part"]))
-def exponential_distance(r, part: str, alpha: types.NonNegative):
-    """Pay closeness: exp(-alpha |part|), the part a distance in any unit. Source: Time-R1 (2025)."""
-    return trajectories.replaced(r, jnp.exp(-alpha * jnp.abs(ops.part(r, part))))
-
-
-def _readable(r: types.Rollout):
-    """Return [B], 1 on valid rows with an answer: all of them where the verifier reports no outcome."""
-    valid = ops.valid_rows(r)
-    return valid if r.outcome is None else jnp.where(r.outcome == types.Outcome.UNPARSEABLE, 0.0, valid)
-
-
-def _agreement(r: types.Rollout, score, answer):
-    """Return [B], 1 on readable rows whose answer has their group's best total score; the smallest of equal ones."""
-    readable = _readable(r)
-    total = ops.segment_total(score * readable, ops.dense(r.group, answer))
-    best = largest(jnp.where(readable > 0, total, 0.0), r) * (1 - 1e-5)  # sums in another order differ by rounding
-    number = answer.astype(total.dtype)
-    winner = -largest(jnp.where((readable > 0) & (total >= best), -number, -jnp.inf), r)
-    return jnp.where((readable > 0) & (number == winner), 1.0, 0.0)
-
-
-@define.reward(needs=define.reads("answer", siblings=True))
-def majority_vote(r):
-    """Pay agreement with the group's most frequent answer: 1[answer = majority] (part "answer", an id).
-
-    Unparseable rows do not vote and are paid 0; of equally frequent answers the smallest id wins. Source: MM-UPT (arXiv
-    2505.22453), whose release also counts "no answer" as one.
-    """
-    score = jnp.ones_like(r.reward)
-    return trajectories.replaced(r, _agreement(r, score, ops.part(r, "answer").astype(r.group.dtype)))
-
-
-@define.reward(needs=lambda a: define.reads("answer", siblings=True) | types.Needs(agents=a["models"] > 1))
-def collective_vote(r, models: types.Count):
-    """Pay agreement with argmax_a sum_m SC_m n_m(a), n_m(a) the votes of model m in the group. RLCCF (2025).
-
-    SC_m is the share of model m's readable rows that agree with its own majority; a row's model is its agent modulo
-    ``models``. Unparseable rows do not vote and are paid 0. One model is ``majority_vote``.
-    """
-    readable, answer = _readable(r), ops.part(r, "answer").astype(r.group.dtype)
-    model = ops.dense(r.group, (r.group if models == 1 else field(r, "agent")) % models)
-    votes = ops.segment_total(readable, ops.dense(model, answer))
-    most = largest(jnp.where(readable > 0, votes, 0.0), r, model)
-    return trajectories.replaced(r, _agreement(r, over(most, ops.segment_total(readable, model)), answer))
-
-
 @define.reward(needs=GROUP | types.Needs(behaviour=True))
-def confidence_penalty(r):
+def confidence_penalty(r) -> types.Array:
     """Charge wrong rows their confidence c = exp(mean_t log pi_b): r - (1 - r) c / (D - c) / G. LENS (2510.08696).
 
     D = max(1 / mean(r / c), 2 max c) over the G rows of the group, 2 max c where all are wrong; rewards there lie in
@@ -233,55 +91,8 @@ def confidence_penalty(r):
     return r.reward - over((1 - reward) * odds, ops.segment_total(valid, r.group))
 
 
-@define.reward(needs=define.reads(extra=("reference_answer",)))
-def reference_likelihood(r):
-    """Pay exp(sum_t log pi(y*_t)) over trained tokens with extra["reference_answer"] 1; 0 without such a token.
-
-    Source: VeriFree (arXiv 2505.21493).
-    """
-    answer = r.mask * ops.extra(r, "reference_answer")
-    paid = jnp.exp(ops.row_sum(field(r, "raw_logp"), answer)[:, 0])
-    return trajectories.replaced(r, jnp.where(jnp.any(answer > 0, axis=1), paid, 0.0))
-
-
-def _row_max(x, mask):
-    top = jnp.max(jnp.where(mask > 0, x, -jnp.inf), axis=1)
-    return jnp.where(top > -jnp.inf, top, 0.0)
-
-
-def _student_needs(a) -> types.Needs:
-    return modules.needs(a["module"], field="logp") | modules.needs(a["module"], field="after_logp")
-
-
-@define.reward(needs=_student_needs)
-def student_likelihood(
-    r,
-    module: str = "student",
-    solution: Pair = (1.0, 0.01),
-    thought: Pair = (3.0, 0.03),
-    malformed: types.Number = -1.0,
-):
-    """Pay a teacher by its student: a mean(s) + b min(s) - (c mean(d) + e max(d)). RLT (arXiv 2506.08388).
-
-    s = log pi_student on the tokens of the solution behind the row, (a, b) = ``solution``; d = log pi - log pi_student
-    on the row's trained tokens, (c, e) = ``thought``. The student reads the task's own prompt and the solution, the
-    teacher a prompt that shows it: ``rlt``. Unparseable rows get ``malformed``.
-
-    Args:
-      module: the student, a name of ``config.module``.
-      solution: (a, b), weights of the student's log-probs.
-      thought: (c, e), weights of the gap to the student.
-      malformed: reward of unparseable rows.
-    """
-    solved, there = (modules.score(r, module, field) for field in ("after_logp", "after_mask"))
-    gap = field(r, "raw_logp") - modules.score(r, module, "logp")
-    gain = solution[0] * ops.row_mean(solved, there)[:, 0] - solution[1] * _row_max(-solved, there)
-    paid = gain - thought[0] * ops.row_mean(gap, r.mask)[:, 0] - thought[1] * _row_max(gap, r.mask)
-    return jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
-
-
 @define.reward(needs=define.reads("solver_success") | types.Needs(agents=True))
-def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0):
+def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0) -> types.Rollout:
     """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335).
 
     Agent 0 is the proposer; other agents keep what they were paid.
@@ -296,37 +107,8 @@ def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.
     return pay_instead(r, field(r, "agent") == 0, paid.astype(r.reward.dtype))
 
 
-def _voting(a) -> types.Needs:
-    of_groups = a["key"] == "group"
-    return define.reads("votes", siblings=of_groups) | types.Needs(agents=True) | ops.key_needs(a["key"])
-
-
-@define.reward(needs=_voting)
-def zero_sum_votes(
-    r, beta: types.NonNegative = 0.1, lam: types.NonNegative = 0.1, key: Literal["group", "episode"] = "group"
-):
-    """Pay the spy -beta Psi, each of n civilians beta Psi / n - lam (votes on it - the civilians' mean), by game.
-
-    Psi = votes on the spy (agent 0) - mean votes on civilians, the part "votes"; 0 where either is missing. Votes on
-    k spies are averaged and civilians get k beta Psi / n, so that the sum is 0. Vision-Zero (arXiv 2509.25541).
-
-    Args:
-      beta: weight of Psi.
-      lam: weight of a civilian's votes.
-      key: ids whose equality makes a game.
-    """
-    spy, votes, valid = field(r, "agent") == 0, ops.part(r, "votes"), ops.valid_rows(r)
-    game, once = ops.segments(r, key), trajectories.once(r)
-    spies, civilians = jnp.where(spy, once, 0.0), jnp.where(spy, 0.0, once)
-    k, n = ops.segment_total(spies, game), ops.segment_total(civilians, game)
-    mean = ops.segment_mean(votes, game, civilians)
-    psi = jnp.where(jnp.minimum(k, n) > 0, ops.segment_mean(votes, game, spies) - mean, 0.0)
-    paid = jnp.where(spy, -beta * psi, over(beta * k * psi, n) - lam * (votes - mean))
-    return trajectories.replaced(r, jnp.where(valid > 0, paid, 0.0))
-
-
 @define.reward(needs=types.Needs(reference=True))
-def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05):
+def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.05) -> types.Rollout:
     """Charge each token its divergence from the reference: r_t -= coefficient k(log pi_b - log pi_ref).
 
     Unfiltered log-probs at sampling. Only "k1" gives the gradient of reverse KL. Source: Ziegler et al.

@@ -19,139 +19,72 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     place of rows of the first pass.
 ``select(rollout, pool, count, key) -> (rollout, pool)``
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
-    If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` is that of whole
+    If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` comes from whole
     groups, and may return any rows, in any number of each.
 ``observe(pool, metrics) -> pool``
     Ends the step.
 
+Where rollouts run ahead of updates (``config.run.lag``), the functions before sampling read the pool of the version
+that samples, as the sampler has it together with the policy; ``select`` and ``observe`` write the trainer's. A piece
+with a ``segment`` is refused there, because it needs both in one step.
+
 Statistics cover a declared set of prompts (``candidates``) or domains. In a chain at most one piece chooses, one writes
 heads, one has a second pass and one carries rows in flight; any number select, each among the rows that the one before
-it returned. ``rollout.extra`` says of a row: "pass" is 1 in rows of a second pass, "head" ``[B, T]`` is 1 on the tokens
-of a head, "repeat" is how often the step had drawn the prompt before; "first_reward" and "first_outcome" are those of
-the row that the first pass had in its place.
+it returned. ``frame.extras`` lists the arrays of ``rollout.extra``, which say how a row was made.
 
 ====================  ===================================================================
 ``plain.py``          samples, demonstrations, and both in one group
 ``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
-``histories.py``      the same: totals, the last visit, learning curves
-``orders.py``         prompts from easy to hard: by rank, in blocks, as variants of a problem
+``domains.py``        prompts by domain: a bandit
 ``segments.py``       rows that are sampled over several steps
 ``filters.py``        which of the scored groups are trained on
 ``single.py``         which of the scored rows, by their advantages
-``budgets.py``        how many samples each prompt gets
-``memory.py``         rows of earlier steps
-``files.py``          rows of files, which no policy samples
-``domains.py``        prompts by domain: bandits, mixtures, orders of difficulty
-``experience.py``     memories that decide which prompts are drawn, or what a group is trained on
-``store.py``          for authors of pieces: memories of episodes by prompt
+``files.py``          rows of files, read before the run or as they arrive
 ``prefix.py``         completions that begin with a part of a demonstration
-``forks.py``          second passes that continue a part of the policy's own completion
-``inserts.py``        second passes that write tokens into the policy's own completion
 ``second.py``         what is sampled again from an edited prompt
 ``edits.py``          for authors of second passes: edited prompts, rows in place of others
 ``groups.py``         for authors of pieces: batches as groups, tallies of prompts
 ``candidates.py``     for authors of pieces: the prompts that statistics are kept of
 ``chain.py``          several pieces as one source
 ====================  ===================================================================
+
+``rljax.methods.source`` has the other pieces: memories of rows of earlier steps, budgets of samples, orders of prompts,
+forks and insertions into completions, other draws, filters and second passes.
 """
 
-from rljax.transforms.source.budgets import adaptive, inverse_success, knapsack
-from rljax.transforms.source.domains import alp, dump, easiest, gaussian, mixed, ordered, sec, shortfall
-from rljax.transforms.source.draws import by_deviation, by_failure, hard_replay, learnability, mopps, vade
-from rljax.transforms.source.experience import base_samples, exgrpo, unsolved
-from rljax.transforms.source.files import stored
-from rljax.transforms.source.filters import balanced, dynamic, rounds
-from rljax.transforms.source.forks import anytime, branched, cure, expert_rewrite, retry_from_middle
-from rljax.transforms.source.histories import band, lim, prioritized, regret, retire, weak
-from rljax.transforms.source.inserts import answered, intervene, probed, rethink
-from rljax.transforms.source.memory import arpo, guided_if, replay, rlep
-from rljax.transforms.source.orders import adcl, ladder, ranked
+from typing import Any
+
+from rljax import transforms
+from rljax.transforms.source import candidates, chain, edits, groups  # before a piece of these names is looked up
+from rljax.transforms.source.domains import sec
+from rljax.transforms.source.draws import learnability, mopps
+from rljax.transforms.source.files import arriving, stored
+from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
-from rljax.transforms.source.prefix import backward, bread, prefixed, prefixed_between, prefixed_binomial
-from rljax.transforms.source.second import (
-    explained,
-    ghpo,
-    guide,
-    hinted,
-    refine,
-    reflect,
-    scaffold,
-    self_judged,
-    templates,
-)
-from rljax.transforms.source.segments import april, partial, windowed
-from rljax.transforms.source.single import one_of_each, pairs, recompose, selective_replay
+from rljax.transforms.source.prefix import backward, prefixed
+from rljax.transforms.source.second import ghpo, guide
+from rljax.transforms.source.segments import partial
+from rljax.transforms.source.single import pairs
 
 __all__ = [
-    "adaptive",
-    "adcl",
-    "alp",
-    "answered",
-    "anytime",
-    "april",
-    "arpo",
+    "arriving",
     "backward",
-    "balanced",
-    "band",
-    "base_samples",
-    "branched",
-    "bread",
-    "by_deviation",
-    "by_failure",
-    "cure",
     "demonstrations",
-    "dump",
     "dynamic",
-    "easiest",
-    "exgrpo",
-    "expert_rewrite",
-    "explained",
-    "gaussian",
     "ghpo",
     "guide",
     "guided",
     "guided_below",
-    "guided_if",
-    "hard_replay",
-    "hinted",
-    "intervene",
-    "inverse_success",
-    "knapsack",
-    "ladder",
     "learnability",
-    "lim",
-    "mixed",
     "mopps",
-    "one_of_each",
-    "ordered",
     "pairs",
     "partial",
     "prefixed",
-    "prefixed_between",
-    "prefixed_binomial",
-    "prioritized",
-    "probed",
-    "ranked",
-    "recompose",
-    "refine",
-    "reflect",
-    "regret",
-    "replay",
-    "rethink",
-    "retire",
-    "retry_from_middle",
-    "rlep",
-    "rounds",
-    "scaffold",
     "sec",
-    "selective_replay",
-    "self_judged",
-    "shortfall",
     "stored",
     "task",
-    "templates",
-    "unsolved",
-    "vade",
-    "weak",
-    "windowed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return transforms.piece("source", name)

@@ -64,6 +64,9 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
     sampled = [p for p in roles[1:5] if p is not None] + [p for p in pieces if p.uneven]
     if isinstance(other, files.Stored) and sampled:
         raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
+    prompts = [p for p in pieces if p.choose is not None or p.by_prompt]
+    if isinstance(other, files.Stored) and not other.fixed and prompts:
+        raise ValueError(f"{spec}: {prompts[0].spec} knows prompts by number, and those of {other.spec} have none.")
     return roles
 
 

@@ -1,9 +1,9 @@
 """Draws: sources that choose the prompts of a step by statistics of each prompt.
 
 A draw keeps numbers for each of N candidates, updates them from the rows of every step, which it returns unchanged, and
-gives the P prompts of the next step: those of the largest score, in random order among equals. No prompt is drawn twice
-in a step. A weighted draw without replacement is a score too: log w plus Gumbel noise (Gumbel top-k, Kool et al., arXiv
-1903.06059). A row succeeds if its total reward is above 0.
+gives the P prompts of the next step: the prompts of the largest score, in random order among equals. No prompt is drawn
+twice in a step. A weighted draw without replacement is a score too: log w plus Gumbel noise (Gumbel top-k, Kool et al.,
+arXiv 1903.06059). A row succeeds if its total reward is above 0.
 
 Argument ``candidates`` of every draw: how many prompts have statistics, and are trained on; 0: all of the task.
 """
@@ -22,7 +22,7 @@ from rljax.transforms.source import groups
 
 Array = types.Array
 Statistics = Mapping[str, Array]
-_PRIOR = {"wins": 1.0, "losses": 1.0}  # Beta(1, 1), uniform
+PRIOR = {"wins": 1.0, "losses": 1.0}  # Beta(1, 1), uniform
 
 
 class Seen(NamedTuple):
@@ -75,7 +75,7 @@ def draw(
       update: from the statistics ``[N, ...]`` and what a step saw to the new statistics.
       score: from the statistics of n candidates in random order, bool ``[n]``, and a key, to scores ``[n]``. The
         booleans are True on the (1 - share) P prompts of the shuffle.
-      share: of the step's prompts, those that the shuffle does not give.
+      share: of the step's prompts, how many are drawn; the shuffle gives the others.
       pool: n is this number times P, at most N; 0: n is N.
 
     Returns:
@@ -107,7 +107,7 @@ def draw(
     return types.Source(init=init, choose=choose, select=select)
 
 
-def _posterior(decay: Any, unseen: Any = 1.0) -> Callable[[Statistics, Seen], Statistics]:
+def posterior(decay: Any, unseen: Any = 1.0) -> Callable[[Statistics, Seen], Statistics]:
     """Return the update of Beta posteriors: a <- d a + (1 - d) + successes, d is ``unseen`` of prompts not drawn."""
 
     def update(of: Statistics, step: Seen) -> Statistics:
@@ -118,25 +118,16 @@ def _posterior(decay: Any, unseen: Any = 1.0) -> Callable[[Statistics, Seen], St
     return update
 
 
-def _mean(of: Statistics) -> Array:
-    return of["wins"] / (of["wins"] + of["losses"])
-
-
-def weighted(weight: Array, key: types.Key) -> Array:
-    """Return scores whose largest are a draw without replacement, with probabilities as ``weight`` ``[n]``."""
-    return jnp.log(weight) + jax.random.gumbel(key, weight.shape)
-
-
 @define.source
 def mopps(
     target: types.Fraction = 0.5,
     decay: types.Fraction = 1.0,
     pool: types.Count = 16,
     candidates: candidates_lib.Number = 0,
-):
+) -> types.Source:
     """Draw prompts whose success rate, drawn from its posterior, is nearest to ``target``.
 
-    Of ``pool`` times as many random candidates, each with p ~ Beta(a, b), those of the least (p - target)^2. After a
+    Of ``pool`` times as many random candidates, each with p ~ Beta(a, b), draw the least (p - target)^2. After a
     step a <- decay a + (1 - decay) + successes, and b likewise with failures, for the prompts drawn; a = b = 1 at
     first. Source: MoPPS (arXiv 2507.04632); its release sets a and b to 8 if a prompt has one sample, this does not.
 
@@ -151,33 +142,13 @@ def mopps(
         del given
         return -((jax.random.beta(key, of["wins"], of["losses"]) - target) ** 2)
 
-    return draw(candidates, _PRIOR, _posterior(decay), score, pool=pool)
+    return draw(candidates, PRIOR, posterior(decay), score, pool=pool)
 
 
 @define.source
-def vade(decay: types.Fraction = 0.9, unseen: types.Fraction = 0.99, candidates: candidates_lib.Number = 0):
-    """Draw prompts of the largest p (1 - p), with p drawn from a posterior that is forgotten at two rates.
-
-    The posterior of ``mopps``, in which prompts that were not drawn move towards the prior too, by another decay.
-    Source: VADE (arXiv 2511.18902) for the posterior, the Thompson draw and the two decays. Its information gain and
-    its constants were not available: p (1 - p), and which prompts each decay applies to, are assumptions.
-
-    Args:
-      decay: of prompts drawn in the step.
-      unseen: of the others.
-      candidates: see the module.
-    """
-
-    def score(of: Statistics, given: Array, key: types.Key) -> Array:
-        del given
-        p = jax.random.beta(key, of["wins"], of["losses"])
-        return p * (1.0 - p)
-
-    return draw(candidates, _PRIOR, _posterior(decay, unseen), score)
-
-
-@define.source
-def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
+def learnability(
+    share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0
+) -> types.Source:
     """Draw a share of the prompts by the largest expected p (1 - p), the rest from the shuffle.
 
     E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under the posterior of ``mopps``: 1/6 for a prompt not seen yet, 1/4 at
@@ -195,57 +166,4 @@ def learnability(share: types.Fraction = 0.5, decay: types.Fraction = 1.0, candi
         total = of["wins"] + of["losses"]
         return jnp.where(given, jnp.inf, of["wins"] * of["losses"] / (total * (total + 1.0)))
 
-    return draw(candidates, _PRIOR, _posterior(decay), score, share)
-
-
-@define.source
-def by_failure(decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
-    """Draw prompts with weights 1 - success rate. Prioritized sampling of Kimi k1.5 (arXiv 2501.12599).
-
-    The rate is the mean a / (a + b) of the posterior of ``mopps``, 1/2 for a prompt not seen yet.
-
-    Args:
-      decay: see ``mopps``.
-      candidates: see the module.
-    """
-    return draw(candidates, _PRIOR, _posterior(decay), lambda of, given, key: weighted(1.0 - _mean(of), key))
-
-
-@define.source
-def by_deviation(floor: types.Positive = 0.05, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
-    """Draw prompts with weights sqrt(v (1 - v)) + floor, v the success rate. SPO (arXiv 2509.13232).
-
-    The rate is that of ``by_failure``; SPO's decay depends on the change of the policy, here it is a number.
-
-    Args:
-      floor: weight of a prompt that always or never succeeds.
-      decay: see ``mopps``.
-      candidates: see the module.
-    """
-
-    def score(of: Statistics, given: Array, key: types.Key) -> Array:
-        del given
-        v = _mean(of)
-        return weighted(jnp.sqrt(v * (1.0 - v)) + floor, key)
-
-    return draw(candidates, _PRIOR, _posterior(decay), score)
-
-
-@define.source
-def hard_replay(share: types.Fraction = 0.25, decay: types.Fraction = 1.0, candidates: candidates_lib.Number = 0):
-    """Draw a share of the prompts from those seen before, with weights 1 / success rate; the rest from the shuffle.
-
-    Source: difficulty-aware retrospective sampling of QwenLong-L1 (arXiv 2505.17667), there between phases. Statistics
-    pass to the next phase if its task and source are the same. The rate is that of ``by_failure``, above 0.
-
-    Args:
-      share: of the prompts of a step; what cannot be filled so is drawn at random.
-      decay: see ``mopps``.
-      candidates: see the module.
-    """
-
-    def score(of: Statistics, given: Array, key: types.Key) -> Array:
-        before = of["wins"] + of["losses"] > 2.0 + 1e-3  # more than the prior
-        return jnp.where(given, jnp.inf, jnp.where(before, weighted(1.0 / _mean(of), key), -jnp.inf))
-
-    return draw(candidates, _PRIOR, _posterior(decay), score, share)
+    return draw(candidates, PRIOR, posterior(decay), score, share)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import ops
+from rljax.transforms.frame import extras
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -49,7 +50,7 @@ def solution(solutions: types.Action, row: Array, share: Array | float) -> Part:
 
 
 def completion(rollout: types.Rollout, row: Array) -> Part:
-    """Return the completions of rows ``[n]``, ``[n, T]``; those that ended by a token are shown without it."""
+    """Return the completions of rows ``[n]``, ``[n, T]``; a completion that ended by a token is shown without it."""
     assert rollout.action is not None
     token = rollout.action.token[row]
     return token, (jnp.arange(token.shape[1])[None, :] < written(rollout)[row, None]).astype(jnp.float32)
@@ -126,7 +127,7 @@ def first_solved(first: types.Rollout, second: types.Rollout, edit: types.Edit, 
 
     Args:
       first: B rows, groups adjacent.
-      second: M rows, those of an edit adjacent.
+      second: M rows; the rows of an edit are adjacent.
       edit: its prompts; ``levels`` adjacent ones are of one group, the last ones possibly fewer.
       levels: how many.
     """
@@ -140,7 +141,7 @@ def first_solved(first: types.Rollout, second: types.Rollout, edit: types.Edit, 
 
 
 def alone(rows: types.Rollout, first: types.Rollout) -> types.Rollout:
-    """Return merged rows without those of the first pass in groups that have some of the second.
+    """Return merged rows without the rows of the first pass in groups that have rows of the second.
 
     They are left over in groups that are larger than the second pass, of sources with unequal samples. They count for
     nothing; statistics of the first pass keep them.
@@ -148,11 +149,8 @@ def alone(rows: types.Rollout, first: types.Rollout) -> types.Rollout:
     again, number = groups.again(rows), groups.place(first)
     some = jax.ops.segment_max(again.astype(jnp.int32), number, number.size)[number] > 0
     left = some & ~again
-    return rows.replace(
-        mask=jnp.where(left[:, None], 0.0, rows.mask),
-        valid=jnp.where(left, 0.0, ops.valid_rows(rows)),
-        extra={**rows.extra, "pass": some * 1.0},
-    )
+    rows = rows.replace(mask=jnp.where(left[:, None], 0.0, rows.mask), valid=jnp.where(left, 0.0, ops.valid_rows(rows)))
+    return extras.put(rows, {"pass": some * 1.0})
 
 
 def put(
@@ -162,7 +160,7 @@ def put(
 
     Args:
       first: B rows, groups adjacent.
-      second: M rows, those of an edit adjacent.
+      second: M rows; the rows of an edit are adjacent.
       edit: its prompts.
       kept: ``[M]`` bool, the rows to put; of unused edits none are.
       most: rows put into a group; None: as many as it has.
@@ -199,7 +197,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
       kept: ``[M]`` int32, how many tokens.
 
     Returns:
-      M rows; before ``kept`` the mask, the head and what the sampler reported are those of the first pass.
+      M rows; before ``kept`` the mask, the head and what the sampler reported come from the first pass.
     """
     mine = jnp.arange(first.mask.shape[1])[None, :] < kept[:, None]
 
@@ -213,7 +211,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
     assert first.action is not None and second.action is not None
     action = second.action.replace(kept=pick(first.action.kept, second.action.kept))
     head = pick(first.extra["head"], second.extra["head"])
-    return second.replace(action=action, extra={**second.extra, "head": head}, **fields)
+    return extras.put(second.replace(action=action, **fields), {"head": head})
 
 
 def written(rollout: types.Rollout) -> Array:

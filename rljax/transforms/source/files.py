@@ -1,7 +1,7 @@
 """Rows of files: the piece names the file; ``data.stored_groups`` reads it when the program is built."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rljax import types
 from rljax.transforms import define
@@ -20,6 +20,16 @@ class Stored(types.Source):
     parts: tuple[str, ...] = ()
     megabytes: int = 0
     heldout: float = 0.0
+    fixed: ClassVar[bool] = True  # whether the files are read whole before the run, and belong to it
+
+
+@dataclasses.dataclass(frozen=True)
+class Arriving(Stored):
+    """A source whose rows are written into a folder during the run."""
+
+    lag: int = -1
+    timeout: float = 0.0
+    fixed: ClassVar[bool] = False
 
 
 @define.source
@@ -30,12 +40,12 @@ def stored(
     parts: tuple[str, ...] = (),
     megabytes: types.Count = 4096,
     heldout: types.Fraction | None = None,
-):
+) -> types.Source:
     """Train on the rows of a file instead of samples of the policy; ``on_policy`` is 0.
 
     Each step takes the next groups of a seeded shuffle of the file, and each epoch is shuffled anew. The column
-    "behaviour_logp" holds log-probs of the completion's tokens; without it, an algorithm that reads them gets those of
-    the policy at the start of the phase.
+    "behaviour_logp" holds log-probs of the completion's tokens; without it, an algorithm that reads them gets log-probs
+    of the policy at the start of the phase.
 
     Args:
       file: a file, a pattern or a folder, as in ``data.rows.read``.
@@ -59,3 +69,28 @@ def stored(
         megabytes=megabytes,
         heldout=heldout,
     )
+
+
+@define.source
+def arriving(folder: str, lag: int = -1, timeout: types.Positive = 3600.0, parts: tuple[str, ...] = ()) -> types.Source:
+    """Train on rows that others sample from the policy and write into a folder during the run; ``on_policy`` is 1.
+
+    Each step takes the next groups of the files NAME.jsonl, in the order of their names among those that are there; a
+    name that begins with "." does not count, so a writer renames a finished file into place. The rows are those of
+    ``stored`` of kind "rows", with the columns "behaviour_logp" and "version". The work directory records which groups
+    a step has taken (arrived.jsonl), and a resumed step takes them again, so the files must stay.
+
+    A group whose oldest row is more than ``lag`` versions behind is left out and counted in the metric "late": whoever
+    samples cannot know how far the run is when its rows are read, so it is no error. A row of a version that the run
+    does not have yet is one, as are damaged rows and those of another tokenizer: the run is saved, stops, and goes on
+    when the file is corrected or removed.
+
+    Args:
+      folder: the folder, which has to be there.
+      lag: the most versions that a group is behind the update; -1: any number.
+      timeout: seconds without another group after which the run is saved and stops.
+      parts: columns with a number for each row, which become parts of the reward.
+    """
+    if lag < -1:
+        raise ValueError(f"arriving: lag={lag}, must be at least 0, or -1 for any")
+    return Arriving(origin="stored", file=folder, parts=tuple(parts), megabytes=4096, lag=lag, timeout=timeout)

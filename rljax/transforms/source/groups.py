@@ -58,8 +58,8 @@ def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, star
 
     Args:
       first: B rows.
-      second: n * samples rows, those of an edit adjacent.
-      edit: n edits; rows of those not used change nothing.
+      second: n * samples rows; the rows of an edit are adjacent.
+      edit: n edits; rows of an edit that is not used change nothing.
       start: ``[n, 1]`` or ``[n, samples]`` int32, the first of the places of an edit's rows, or each place; places
         outside of the edit's group are left out.
 
@@ -89,11 +89,11 @@ def stale(rows: types.Rollout) -> types.Rollout:
 
 
 class Tally(NamedTuple):
-    """What a step saw of each prompt, at the place of its group; groups beyond those of the batch have count 0."""
+    """What a step saw of each prompt, at the place of its group; groups beyond the batch have count 0."""
 
     index: Array  # [B] int32, the prompt
     count: Array  # [B] float32, rows that the policy wrote and that count, an episode once
-    wins: Array  # [B] float32, those of them whose reward is above 0
+    wins: Array  # [B] float32, how many of them have a reward above 0
     reward: Array  # [B] float32, mean total reward
     spread: Array  # [B] float32, standard deviation of the total rewards
     advantage: Array  # [B] float32, mean |r - mean| / std of the group; 0 if all are equal
@@ -112,12 +112,12 @@ def by_policy(rollout: types.Rollout) -> Array:
 
 
 def counted(rollout: types.Rollout) -> Array:
-    """Return 1 on the rows that a tally counts, ``[B]``: not those of a second pass, nor those of other authors."""
+    """Return 1 on the rows that a tally counts, ``[B]``: not rows of a second pass, nor rows of other authors."""
     return trajectories.once(rollout) * by_policy(rollout)
 
 
 def tally(rollout: types.Rollout) -> Tally:
-    """Count the scored rows of each prompt that the policy wrote, for those of a second pass the first one's."""
+    """Count the scored rows of each prompt that the policy wrote; for a row of a second pass, the first pass counts."""
     number, places, once = place(rollout), rollout.group.size, counted(rollout)
     reward = trajectories.total(rollout)
     if "first_outcome" in rollout.extra:

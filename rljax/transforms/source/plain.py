@@ -8,19 +8,19 @@ from rljax.transforms.source import groups
 
 
 @define.source
-def task():
+def task() -> types.Source:
     """Sample the current policy on the task's prompts."""
     return types.Source()
 
 
 @define.source
-def demonstrations():
+def demonstrations() -> types.Source:
     """Use the task's demonstrations instead of samples of the policy."""
     return types.Source(origin="demonstrations")
 
 
 @define.source
-def guided(demonstrations: types.Count = 1):
+def guided(demonstrations: types.Count = 1) -> types.Source:
     """Put the task's demonstrations into the group, in place of the last samples of each prompt.
 
     Those rows have ``on_policy`` 0 and behaviour probability 1, and are verified like the others. LUFFY (arXiv
@@ -30,7 +30,7 @@ def guided(demonstrations: types.Count = 1):
 
 
 @define.source
-def guided_below(below: types.Number = 0.5, demonstrations: types.Count = 1):
+def guided_below(below: types.Number = 0.5, demonstrations: types.Count = 1) -> types.Source:
     """Put the task's demonstrations into the groups whose samples have a mean reward below ``below``.
 
     They take the place of the last samples of each prompt, which are not sampled in any group; in the other groups

@@ -61,7 +61,7 @@ def bradley_terry(
     margin: types.NonNegative = 0.0,
     ties: types.Positive | None = None,
     center: types.NonNegative = 0.0,
-):
+) -> tuple[types.Array, types.Metrics]:
     """Rank every pair of a group by its rewards: -log sigmoid(R_i - R_j - margin (r_i - r_j)) where r_i > r_j.
 
     The loss is the mean over the pairs of a group, and then over groups, as the paper of InstructGPT (arXiv 2203.02155,
@@ -80,13 +80,13 @@ def bradley_terry(
 
 
 @define.surrogate(needs=_NEEDS, term="reward")
-def reward_error(loss, r, s):
+def reward_error(loss, r, s) -> types.Array:
     """Regress the learned reward onto the row's: (R - r)^2 / 2."""
     return _on_tokens(0.5 * (_learned(s) - trajectories.total(r)) ** 2, r)
 
 
 @define.surrogate(needs=types.Needs(reference=True), term="reward")
-def implicit_outcome(loss, r, s, beta: types.Positive = 0.05):
+def implicit_outcome(loss, r, s, beta: types.Positive = 0.05) -> tuple[types.Array, types.Metrics]:
     """Train a language model as a reward model: BCE of "the row is right" and sigmoid(R), R = beta sum log(pi / ref).
 
     Each token's share of R is then a process reward, though only outcomes were labels. Source: PRIME (arXiv
@@ -111,7 +111,7 @@ def implicit_bradley_terry(
     margin: types.NonNegative = 0.0,
     ties: types.Positive | None = None,
     center: types.NonNegative = 0.0,
-):
+) -> tuple[types.Array, types.Metrics]:
     """Rank pairs as ``bradley_terry`` does, with R = beta sum log(pi / ref) of a language model.
 
     The loss of DPO (arXiv 2305.18290, eq. 7), of a module that only scores rows; a reward model of this form is in Yuan
@@ -127,7 +127,7 @@ def implicit_bradley_terry(
 
 
 @define.surrogate(needs=types.Needs(value=True), term="reward")
-def token_outcome(loss, r, s):
+def token_outcome(loss, r, s) -> tuple[types.Array, types.Metrics]:
     """Explain the outcome by the mean of a score at every token: BCE of "the row is right" and sigmoid(mean_t w_t).
 
     w_t is the scalar before token t, ``Scores.value``. Source: the token-level reward model of OREAL (arXiv
@@ -150,7 +150,9 @@ def _levels(a) -> types.Needs:
 
 
 @define.surrogate(needs=_levels, term="reward")
-def ordinal(loss, r, s, levels: tuple[float, ...] = (0.5,), cuts: tuple[float, ...] | None = None):
+def ordinal(
+    loss, r, s, levels: tuple[float, ...] = (0.5,), cuts: tuple[float, ...] | None = None
+) -> tuple[types.Array, types.Metrics]:
     """Classify rows by ordered levels: sum_k BCE([r > level_k], sigmoid(R - cut_k)), the cumulative logit model.
 
     Source: McCullagh (1980). With one level it is logistic regression on "the reward is above it", as reward models of
@@ -169,11 +171,11 @@ def ordinal(loss, r, s, levels: tuple[float, ...] = (0.5,), cuts: tuple[float, .
 
 
 @define.surrogate(needs=types.Needs(process=True, token_reward=True), term="reward")
-def step_labels(loss, r, s):
+def step_labels(loss, r, s) -> tuple[types.Array, types.Metrics]:
     """Classify steps: BCE([r_t > 0], sigmoid(z_t)) at the last token t of each step.
 
     z_t is the scalar after token t, and the token reward r_t the label: right above 0, wrong below. Source: Let's
-    verify step by step (arXiv 2305.20050), whose labels are those of people; Uesato et al. (arXiv 2211.14275). Tokens
+    verify step by step (arXiv 2305.20050), whose labels come from people; Uesato et al. (arXiv 2211.14275). Tokens
     without a label have no loss; ``prepare.step_ends`` drops them from the mean.
     """
     if s.process is None or r.token_reward is None:

@@ -18,4 +18,21 @@ through a socket that the zygote does not read, so that no box finds another box
 =================  =============================================================================================
 
 ``zygote`` and what it imports run without site-packages.
+
+What a program, with everything that it starts, meets on Linux:
+
+=========  =====================================================================================================
+network    a network namespace without interfaces: no socket leads outside, not even to this machine
+files      a file system that holds the libraries of the system and of Python, read-only, and an empty folder
+           /tmp in memory (32 MiB, 1,000 files) that vanishes; no /home, /etc, /proc, /usr/bin, data or installed
+           packages
+processes  a process namespace: it sees and signals none but its own, and the kernel ends all of them with the
+           first
+rights     a user without any, no way to gain some (no new privileges, no capabilities, no other user namespace),
+           and on 64-bit x86 and ARM, if the kernel filters system calls, no access to ``bpf``, ``ptrace``,
+           ``io_uring`` and others
+limits     ``seconds`` of wall time for all tests; each process: ``seconds`` + 1 of CPU, ``memory`` GiB of address
+           space, files of 16 MiB, 64 open files; 8 processes and threads; 1 MiB of output
+secrets    an empty environment; no open file but its pipe
+=========  =====================================================================================================
 """

@@ -1,15 +1,24 @@
 """Objects of another box: a mirror passes on what is done to it, so that two boxes can use each other's objects.
 
-Two boxes take turns. One sends a request; the other answers it, or sends a request of its own first, such as a
-call of a function that it was given:
+Two boxes take turns. One sends a request; the other answers it, or sends a request of its own first, such as a call of
+a function that it was given:
 
     ["do", ACTION, [argument, ...], {name: argument}]
     ["value", value, [[place, changed argument], ...], text printed]
     ["raise", [name of the type, names of its bases], [argument of the exception, ...], exception, text printed]
 
-Values are those of ``values``. The content of an object is ["here", number] for one of the sender, ["there", number or
-name] for one of the receiver, ["method", number, name] for a method of an object of the sender, and ["argument", place]
-for an argument of the request.
+Values are encoded by ``values``. The content of an object is ["here", number] for one of the sender, ["there", number
+or name] for one of the receiver, ["method", number, name] for a method of an object of the sender, and ["argument",
+place] for an argument of the request.
+
+Values of builtin types, ``Decimal``, ``Fraction``, dates, deques, counters and named tuples come back to the tests as
+data. Every other object of a program stays there: a mirror passes attributes, items, calls, operators, iteration,
+``len``, ``str``, ``in``, ``is``, ``isinstance``, contexts and coroutines on to it. Lists, dictionaries and sets that a
+function changes in place are changed in the test. Functions and objects of the test go to the program in the same way:
+the program may call a function, and use the public attributes of an object whose class the test defines. What the
+program prints goes to the ``sys.stdout`` of the test, and ``input()`` is the test's. Comparisons of two objects of the
+program are answered by the program. What remains: a class of the test cannot inherit from a class of the program; a
+list that an object keeps is a copy in the test; a builtin name, such as ``sum``, never belongs to the program.
 """
 
 import builtins
@@ -77,8 +86,8 @@ class Mirror:
     """An object of the other box.
 
     Unless it is open, it is equal to no data and has no operators with data: an operator of the program would take the
-    place of that of the number or text that a test expects. Open are the objects that tests make of what they use as a
-    class, and the results of operators on them.
+    place of the number or text that a test expects. Open are the objects that tests make of a capitalized name which
+    they use as a class, and the results of operators on them.
     """
 
     __slots__ = ("_mirror_ask", "_mirror_methods", "_mirror_of", "_mirror_open")

@@ -55,7 +55,7 @@ def _ask(sock: socket.socket) -> None:
 
 
 def _guard(control: socket.socket, channel: int, user: int) -> None:
-    """Fork a box, wait for its end or that of the worker's interest, and leave nothing behind."""
+    """Fork a box, wait until it ends or the worker needs it no more, and leave nothing behind."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     place = ""
     if user:
@@ -109,6 +109,6 @@ def _settle(size: int, place: str, user: int) -> None:
 
 def _end_others() -> None:
     """Kill the descendants of a box without namespaces: as their parents end they become this process's children."""
-    from rljax.environments.verifiers import supervisor
+    from rljax.environments.workers import supervisor
 
     supervisor.end_descendants({})

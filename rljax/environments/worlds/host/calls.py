@@ -13,10 +13,11 @@ What stands between ``<think>`` and ``</think>`` holds no calls.
 """
 
 import difflib
+import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rljax.environments.worlds.host import signatures
@@ -85,7 +86,7 @@ class ToolError(Exception):
 
 
 class Described(NamedTuple):
-    """A tool that has a description of its own, such as that of a server, in place of annotations and a docstring."""
+    """A tool that has a description of its own, such as a server's, in place of annotations and a docstring."""
 
     function: Callable[..., Any]
     description: Mapping[str, Any]  # as ``signatures.describe`` returns it
@@ -192,18 +193,23 @@ class Toolbox:
                 yield call
                 at = text.find(OPEN, end)
 
-    def answer(self, call: Call) -> Answer:
-        """Make a call; never raises but for ``KeyboardInterrupt``."""
+    def answer(self, call: Call) -> Answer | Coroutine[Any, Any, Answer]:
+        """Make a call; never raises but for ``KeyboardInterrupt``. Of an ``async def`` tool, the answer is awaited."""
         if call.problem:
             return Answer(call.name, self._cut(f"Error: {call.problem}"), malformed=True, failed=False)
         try:
-            text, failed = _text(self._functions[call.name](**call.arguments)), False
-        except KeyboardInterrupt:
-            raise
-        except ToolError as error:
-            text, failed = str(error), True
+            value = self._functions[call.name](**call.arguments)
+            return self._awaited(call, value) if inspect.isawaitable(value) else self._said(call, _text(value))
         except BaseException as error:  # also exit(), which must not end the worker
-            text, failed = f"Error: {type(error).__name__}: {_text_of(error)}", True
+            return self._said(call, _failure(error), failed=True)
+
+    async def _awaited(self, call: Call, value: Awaitable[Any]) -> Answer:
+        try:
+            return self._said(call, _text(await value))
+        except BaseException as error:
+            return self._said(call, _failure(error), failed=True)
+
+    def _said(self, call: Call, text: str, failed: bool = False) -> Answer:
         return Answer(call.name, self._cut(text), malformed=False, failed=failed)
 
     def _object_at(self, text: str, begin: int) -> tuple[Call, int]:
@@ -305,8 +311,13 @@ def _text(value: Any) -> str:
         return str(value)
 
 
-def _text_of(error: BaseException) -> str:
+def _failure(error: BaseException) -> str:
+    """Return what a model reads after an exception of a tool; KeyboardInterrupt is raised."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, ToolError):
+        return str(error)
     try:
-        return messages.printable(error)
+        return f"Error: {type(error).__name__}: {messages.printable(error)}"
     except Exception:  # its __str__ raises
-        return ""
+        return f"Error: {type(error).__name__}: "

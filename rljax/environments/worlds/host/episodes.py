@@ -5,23 +5,40 @@ busy with another episode's turn for a while, the episode is built again in a fr
 so far, which must give the same answers. So a slow episode holds up no other, and a killed worker costs none.
 """
 
-import collections
+import abc
 import dataclasses
-import functools
-import math
-import queue
-import threading
-import time
-import traceback
 import types as python_types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from rljax.environments.verifiers import pool, process
-from rljax.environments.worlds.host import instances, records, worker
+from rljax.environments.config import VerifierConfig
+from rljax.environments.verifiers import judging
+from rljax.environments.workers import pool, process
+from rljax.environments.worlds.host import instances, records
 
-_POLL = 0.2  # seconds between calls of ``interrupted``, and between looks at busy workers
-_PATIENCE = 1.0  # the most seconds that a turn waits for its worker while another one is free
+_LIMITS = VerifierConfig()
+_POLL = 0.2  # seconds between calls of ``interrupted``
+
+
+@dataclasses.dataclass
+class Episode:
+    """What is known of an episode."""
+
+    number: int
+    example: Any
+    seeds: instances.Seeds
+    begun: records.Begun | None = None
+    turns: list[tuple[str, records.Told]] = dataclasses.field(default_factory=list)  # texts, and what was told
+    waiting: bool = False  # a turn has been submitted and not been answered
+    place: pool.Place | None = None  # where its instance is
+
+    def over(self) -> bool:
+        """Return whether no turn may follow."""
+        return self.begun is None or not self.begun.valid or bool(self.turns and self.turns[-1][1].over)
+
+    def begin(self) -> process.Call:
+        """Return the call that makes an instance."""
+        return instances.call("begin", self.number, self.example, self.seeds)
 
 
 class Episodes:
@@ -34,45 +51,28 @@ class Episodes:
 
     def __init__(
         self,
-        make: worker.Make,
-        workers: int = 2,
-        timeout: float = 5.0,
-        memory: float = 0.0,
+        make: instances.Make,
+        limits: VerifierConfig = _LIMITS,
         interrupted: Callable[[], bool] = lambda: False,
-        threshold: float = 0.0,
     ):
-        """Check the arguments; ``with`` starts the workers.
+        """Take the class; ``with`` starts the workers.
 
         Args:
           make: returns an instance; worker processes import it: a class, or a ``functools.partial`` of one.
-          workers: processes; 0 plays in this process when a turn is submitted, with no time limit, for debugging.
-          timeout: seconds that ``reset`` or a ``step`` may take.
-          memory: most GiB of address space of a worker; 0: no limit.
+          limits: workers, their time for ``reset`` or a ``step`` and their memory, and the threshold, of the sum of
+            rewards, of a correct episode; with 0 workers, turns are played in this process when submitted, with no
+            limit, for debugging.
           interrupted: returns whether the process was asked to stop; then ``begin`` raises.
-          threshold: smallest sum of rewards of a correct episode, where the world gives no outcome; 0: a sum of
-            exactly 1 is correct, one of 0 or less is wrong, any other is "unjudged".
 
         Raises:
-          ValueError: an argument is out of range, or a worker cannot import the class.
+          ValueError: a worker cannot import the class.
         """
-        if workers < 0:
-            raise ValueError(f"workers={workers}: must be 0 (play in this process) or more")
-        if not (math.isfinite(timeout) and timeout > 0):
-            raise ValueError(f"timeout={timeout}: must be a finite number of seconds above 0")
-        if not (math.isfinite(memory) and memory >= 0):
-            raise ValueError(f"memory={memory}: must be a finite number of GiB, or 0 (no limit)")
-        self._count, self._timeout, self._memory = workers, timeout, int(memory * 2**30)
-        self._interrupted, self._threshold = interrupted, threshold
-        self._payload = pool.pickled(make, "world") if workers else b""
-        self._here = worker.Instances(make)
-        self._patience = min(_PATIENCE, timeout / 8)
-        self._episodes: dict[int, instances.Episode] = {}
+        played = instances.Instances(make, limits.workers > 0 and limits.concurrency > 1)
+        self._pool = pool.Pool(played, "world", limits)
+        self._interrupted, self._threshold = interrupted, limits.threshold
+        self._changed = self._pool.changed  # its lock guards the episodes
+        self._episodes: dict[int, Episode] = {}
         self._answers: dict[tuple[int, int], records.Told] = {}
-        self._shared: collections.deque[instances.Item] = collections.deque()  # what any worker may do
-        self._workers: list[instances.Worker] = []
-        self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._open = False
 
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the class.
@@ -81,19 +81,8 @@ class Episodes:
           ValueError: the class cannot be imported in a worker.
           pool.VerifierError: workers end while they start.
         """
-        started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        make = functools.partial(process.Process, self._payload, self._memory, worker.serve, "class of the world")
-        self._workers = [instances.Worker(make(), self._timeout, self._judged) for _ in range(self._count)]
-        self._episodes, self._answers, self._shared, self._open = {}, {}, collections.deque(), True
-        try:
-            for each in self._workers:
-                thread = threading.Thread(target=self._serve, args=(each, started), name="rljax-world", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-            pool.await_start(started, len(self._workers), "world")
-        except BaseException:
-            self._stop()
-            raise
+        self._episodes, self._answers = {}, {}
+        self._pool.start()
         return self
 
     def __exit__(
@@ -103,10 +92,10 @@ class Episodes:
         trace: python_types.TracebackType | None,
     ) -> None:
         """End the workers at once."""
-        self._stop()
+        self._pool.stop()
 
     def begin(
-        self, examples: Mapping[int, Any], seeds: Mapping[int, worker.Seeds] | None = None
+        self, examples: Mapping[int, Any], seeds: Mapping[int, instances.Seeds] | None = None
     ) -> dict[int, records.Begun]:
         """Begin episodes and wait until each has begun.
 
@@ -127,9 +116,8 @@ class Episodes:
             self._new(number, example, (seeds or {}).get(number, (0, 0))) for number, example in examples.items()
         ]
         with self._changed:
-            for episode in episodes:
-                self._episodes[episode.number] = episode
-                self._put(instances.Item("begin", episode))
+            self._episodes |= {episode.number: episode for episode in episodes}
+            self._pool.put([_Begin(self, episode) for episode in episodes])
             while any(episode.begun is None for episode in episodes):
                 self._changed.wait(_POLL)
                 if self._interrupted():
@@ -142,7 +130,7 @@ class Episodes:
         example: Any,
         begun: records.Begun,
         turns: Sequence[tuple[str, records.Told]],
-        seeds: worker.Seeds = (0, 0),
+        seeds: instances.Seeds = (0, 0),
     ) -> None:
         """Continue an episode of an earlier process from its record; it is built again when its next turn comes.
 
@@ -183,7 +171,7 @@ class Episodes:
                 more = ", which waits for an answer" if state.waiting else ""
                 raise ValueError(f"turn {number} of episode {episode}: the next one is {len(state.turns)}{more}")
             state.waiting = True
-            self._put(instances.Item("step", state, text))
+            self._pool.put([_Step(self, state, text=text)])
 
     def ready(self, wait: float) -> dict[tuple[int, int], records.Told]:
         """Return the answers that have arrived since the last call, by episode and turn.
@@ -192,7 +180,7 @@ class Episodes:
           wait: the most seconds to wait for the first; {} is returned if none arrives, or if no turn waits.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._answers or not self._unanswered() or not self._open, wait)
+            self._changed.wait_for(lambda: self._answers or not self._unanswered() or not self._pool.open, wait)
             answers, self._answers = self._answers, {}
         return answers
 
@@ -215,119 +203,127 @@ class Episodes:
                         f"episode {number} {'has not begun' if episode is None else 'waits for an answer'}"
                     )
                 del self._episodes[number]
-                if episode.home is not None or not self._count:
-                    self._put(instances.Item("end", episode))
+                if episode.place is not None:
+                    self._pool.put([_End(self, episode)])
 
     def _unanswered(self) -> int:
         return sum(episode.waiting for episode in self._episodes.values())
 
-    def _new(self, number: int, example: Any, seeds: worker.Seeds) -> instances.Episode:
+    def _new(self, number: int, example: Any, seeds: instances.Seeds) -> Episode:
         self._check_open()
         if number in self._episodes:
             raise ValueError(f"episode {number} has begun before")
-        return instances.Episode(number, example, seeds)
+        return Episode(number, example, seeds)
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._pool.open:
             raise RuntimeError("play episodes inside `with Episodes(...) as episodes:`")
 
-    def _put(self, item: instances.Item) -> None:
-        """Hand an item to the worker of its episode, or to any; the lock is held."""
-        if not self._count:
-            self._store(item, self._answer_here(item))
-            return
-        home = item.episode.home
-        (self._shared if home is None else home.items).append(item)
-        self._changed.notify_all()
-
-    def _answer_here(self, item: instances.Item) -> Any:
-        episode = item.episode
-        if item.kind == "begin":
-            return self._here.begin(episode.number, episode.example, episode.seeds)
-        if item.kind == "end":
-            return self._here.end(episode.number)
-        if episode.number not in self._here:
-            call = lambda method, *arguments: getattr(self._here, method)(*arguments)  # noqa: E731
-            if (failure := instances.rebuild(episode, call, self._judged)) is not None:
-                return failure
-        return self._here.step(episode.number, len(episode.turns), item.text)
-
-    def _serve(self, this: instances.Worker, started: "queue.SimpleQueue[Exception | None]") -> None:
-        """Feed one worker until the pool closes; each worker has a thread that runs this."""
-        try:
-            this.process.ensure()
-            started.put(None)
-        except Exception as error:
-            started.put(error)
-            return
-        while (item := self._take(this)) is not None:
-            try:
-                answer = this.run(item)
-            except Exception as error:  # with the next item, starting a worker is tried again
-                known = isinstance(error, (process.WorkerError, ValueError))
-                reason = f"no worker could be started: {error}" if known else traceback.format_exc()
-                answer = instances.failure(item, "crashed", reason)
-            with self._changed:
-                this.since = math.inf
-                self._store(item, answer)
-
-    def _take(self, this: instances.Worker) -> instances.Item | None:
-        """Wait for the next item of a worker, and make it the home of its episode; None: the pool is closed."""
+    def opened(self, episode: Episode, begun: records.Begun) -> None:
+        """Note the opening of an episode, or its failure."""
         with self._changed:
-            while self._open:
-                item = self._next(this)
-                if item is not None:
-                    this.since = time.monotonic()
-                    item.episode.home = this
-                    return item
-                behind = any(each.items for each in self._workers if each is not this)
-                self._changed.wait(min(_POLL, self._patience) if behind else None)
-            return None
+            episode.begun = begun
+            self._changed.notify_all()
 
-    def _next(self, this: instances.Worker) -> instances.Item | None:
-        """Return the next item of a worker: its own, one of no worker, or one that waits for a worker that is slow."""
-        for items in (this.items, self._shared):
-            if items:
-                return items.popleft()
-        now = time.monotonic()
-        for each in self._workers:
-            if now - each.since > self._patience:
-                item = next((item for item in each.items if item.kind == "step"), None)
-                if item is not None:
-                    each.items.remove(item)
-                    each.items.append(
-                        instances.Item("end", dataclasses.replace(item.episode))
-                    )  # the instance that stays there
-                    return item
+    def answered(self, episode: Episode, text: str, told: records.Told) -> None:
+        """Note the answer to a turn, or its failure."""
+        with self._changed:
+            if episode.waiting:
+                episode.turns.append((text, told))
+                episode.waiting = False
+                self._answers[episode.number, len(episode.turns) - 1] = told
+                self._changed.notify_all()
+
+    def told(self, episode: Episode, before: Sequence[tuple[str, records.Told]], reply: process.Reply) -> records.Told:
+        """Return the answer after turns, with the outcome that the world gave, or that follows from the rewards."""
+        answer: records.Told = records.failed(reply.outcome, reply.error) if reply.outcome else reply.value
+        if not answer.valid:
+            return answer
+        if episode.begun is None or len(answer.others) != len(episode.begun.others):
+            return records.failed("crashed", f"step answered {len(answer.seats)} seats; reset had another number")
+        judged = []
+        for seat, own in enumerate(answer.seats):
+            total = sum(earlier.seats[seat].reward for _, earlier in before) + own.reward
+            outcome = judging.judged(total, own.outcome, self._threshold)
+            judged.append(dataclasses.replace(own, outcome=outcome.name.lower()))
+        return dataclasses.replace(judged[0], others=tuple(judged[1:]))
+
+
+@dataclasses.dataclass(eq=False)
+class _Item(abc.ABC):
+    """What a worker is asked for an episode; a ``pool.Item``."""
+
+    game: Episodes
+    episode: Episode
+    deaths: int = 0
+    alone: bool = False
+
+    @property
+    def home(self) -> pool.Worker | None:
+        return None if self.episode.place is None else self.episode.place.worker
+
+    @abc.abstractmethod
+    def calls(self, place: pool.Place) -> Sequence[process.Call]: ...
+
+    @abc.abstractmethod
+    def put(self, replies: Sequence[process.Reply]) -> None: ...
+
+    def moved(self) -> pool.Item | None:
         return None
 
-    def _store(self, item: instances.Item, answer: Any) -> None:
-        """Note an answer, with the outcome of the episode so far; the lock is held."""
-        episode = item.episode
-        if item.kind == "begin":
-            episode.begun = answer
-        elif item.kind == "step":
-            answer = self._judged(episode.turns, answer)
-            episode.turns.append((item.text, answer))
-            episode.waiting = False
-            self._answers[episode.number, len(episode.turns) - 1] = answer
-        self._changed.notify_all()
 
-    def _judged(self, turns: Sequence[tuple[str, records.Told]], reply: records.Told) -> records.Told:
-        """Return the reply after turns with the outcome that the world gave, or that follows from the rewards."""
-        if not reply.valid:
-            return reply
-        total = sum(before.reward for _, before in turns) + reply.reward
-        return dataclasses.replace(reply, outcome=pool.judged(total, reply.outcome, self._threshold).name.lower())
+class _Begin(_Item):
+    """The opening of an episode."""
 
-    def _stop(self) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify_all()
-        for each in self._workers:
-            each.process.close()
-        for thread in self._threads:
-            thread.join()
-        for each in self._workers:
-            each.process.kill()
-        self._workers, self._threads = [], []
+    def calls(self, place: pool.Place) -> Sequence[process.Call]:
+        self.episode.place = place
+        return [self.episode.begin()]
+
+    def put(self, replies: Sequence[process.Reply]) -> None:
+        (reply,) = replies
+        self.game.opened(self.episode, records.begun(reply.outcome, reply.error) if reply.outcome else reply.value)
+
+
+@dataclasses.dataclass(eq=False)
+class _Step(_Item):
+    """A turn. In another process than before, the episode is built again first."""
+
+    text: str = ""
+
+    def calls(self, place: pool.Place) -> Sequence[process.Call]:
+        episode, known = self.episode, self.episode.place == place
+        episode.place = place
+        texts = [*(() if known else (text for text, _ in episode.turns)), self.text]
+        first = len(episode.turns) + 1 - len(texts)
+        steps = [instances.call("step", episode.number, n, text) for n, text in enumerate(texts, first)]
+        return steps if known else [episode.begin(), *steps]
+
+    def put(self, replies: Sequence[process.Reply]) -> None:
+        *again, reply = replies
+        turns = self.episode.turns
+        told = (again and self._changed(again[0], again[1:])) or self.game.told(self.episode, turns, reply)
+        self.game.answered(self.episode, self.text, told)
+
+    def _changed(self, begun: process.Reply, replies: Sequence[process.Reply]) -> records.Told | None:
+        """Return a failure if the episode was not built as it was before, else None."""
+        reason, turns = "in another process the world gave another answer to the same turns", self.episode.turns
+        if begun.error or begun.value != self.episode.begun:
+            return records.failed("crashed", f"{begun.error or 'reset'}: {reason}")
+        for number, ((_, before), reply) in enumerate(zip(turns, replies, strict=False)):  # fewer after a failure
+            told = self.game.told(self.episode, turns[:number], reply)
+            if told != before:
+                return records.failed("crashed", f"{told.error or f'turn {number}'}: {reason}")
+        return None
+
+    def moved(self) -> pool.Item:
+        return _End(self.game, dataclasses.replace(self.episode))  # of the instance that stays there
+
+
+class _End(_Item):
+    """The end of an episode's instance."""
+
+    def calls(self, place: pool.Place) -> Sequence[process.Call]:
+        return [instances.call("end", self.episode.number)] if self.episode.place == place else []
+
+    def put(self, replies: Sequence[process.Reply]) -> None:
+        pass

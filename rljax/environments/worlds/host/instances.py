@@ -1,144 +1,194 @@
-"""The pool's side of a worker process of host worlds: which episodes it has instances of, and what it is asked."""
+"""The episodes that a worker process plays. Imports no jax, unless the class does."""
 
-import collections
-import dataclasses
-import functools
+import contextlib
+import contextvars
+import hashlib
+import inspect
 import json
-import math
-from collections.abc import Callable, Sequence
+import random
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-from rljax.environments.verifiers import process
-from rljax.environments.worlds.host import records, worker
+from rljax.environments.workers import process, worker
+from rljax.environments.worlds.host import records, signatures
+from rljax.language import messages
 
-_DEATHS = 2  # workers that may die while answering one turn
+Make = Callable[[], Any]
+Seeds = tuple[int, int]  # of the problem, which the samples of a prompt share, and of the episode
 
-Turns = Sequence[tuple[str, records.Told]]
-Judge = Callable[[Turns, records.Told], records.Told]
+_EPISODE: contextvars.ContextVar[int | None] = contextvars.ContextVar("episode", default=None)
 
+CALLED: Mapping[str, str] = {
+    "begin": "reset()",
+    "step": "step()",
+    "end": "close()",
+    "expert": "expert()",
+    "corpus": "corpus()",
+    "describe": "the constructor",
+}
+"""What each method of ``Instances`` calls of the class, for errors."""
 
-@dataclasses.dataclass
-class Episode:
-    """What is known of an episode."""
-
-    number: int
-    example: Any
-    seeds: worker.Seeds
-    begun: records.Begun | None = None
-    turns: list[tuple[str, records.Told]] = dataclasses.field(default_factory=list)  # texts, and what was told
-    waiting: bool = False  # a turn has been submitted and not been answered
-    home: "Worker | None" = None  # where its instance is
-
-    def over(self) -> bool:
-        """Return whether no turn may follow."""
-        return self.begun is None or not self.begun.valid or bool(self.turns and self.turns[-1][1].over)
+_RECORDS: Mapping[str, Callable[[Any], Any]] = {"begin": records.Begun.from_json, "step": records.Told.from_json}
 
 
-@dataclasses.dataclass(frozen=True)
-class Item:
-    """Something to do for an episode."""
-
-    kind: str  # "begin", "step" or "end"
-    episode: Episode
-    text: str = ""
+def call(method: str, *arguments: Any) -> process.Call:
+    """Return a call of a method of ``Instances``."""
+    return process.Call(method, arguments, _RECORDS.get(method, lambda value: value), CALLED[method])
 
 
-@dataclasses.dataclass(eq=False)
-class Worker:
-    """A worker process and what waits for it. Only the thread that serves it calls its methods."""
+class Instances:
+    """The episodes that a process plays, each with an instance of the class, and an event loop if it has coroutines.
 
-    process: process.Process
-    timeout: float
-    judge: Judge
-    items: collections.deque[Item] = dataclasses.field(default_factory=collections.deque)
-    since: float = math.inf  # when it began what it does
-    live: set[int] = dataclasses.field(default_factory=set)  # episodes that have an instance there
-    starts: int = 0  # of the process, when ``live`` was last right
-    serial: int = 0
-
-    def run(self, item: Item) -> Any:
-        """Return the record that answers an item; None for one of kind "end".
-
-        Raises:
-          ValueError: the process had to be started again, and cannot import the class.
-        """
-        reason = ""
-        for _ in range(_DEATHS):
-            try:
-                self.process.ensure()
-                return self._try(item)
-            except TimeoutError as error:
-                return failure(item, "timed_out", str(error))
-            except process.WorkerError as error:
-                reason = str(error)
-        return failure(item, "crashed", f"{reason}, and so did the one before")
-
-    def _try(self, item: Item) -> Any:
-        episode = item.episode
-        if self.starts != self.process.starts:
-            self.starts, self.live = self.process.starts, set()
-        known = episode.number in self.live
-        if item.kind == "end":
-            self.live.discard(episode.number)
-            return self.call("end", episode.number) if known else None
-        self.live.add(episode.number)
-        if item.kind == "begin":
-            return self.call("begin", episode.number, episode.example, episode.seeds)
-        if not known and (wrong := rebuild(episode, self.call, self.judge)) is not None:
-            return wrong
-        return self.call("step", episode.number, len(episode.turns), item.text)
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return the record that a method of ``worker.Instances`` returns.
-
-        Raises:
-          TimeoutError: it took longer than ``timeout`` seconds, and its process was killed.
-          WorkerError: its process ended.
-        """
-        self.serial += 1
-        called = worker.CALLED[method]
-        try:
-            self.process.send((self.serial, method, arguments))
-            return self.process.receive(functools.partial(_decode, serial=self.serial, method=method), self.timeout)
-        except TimeoutError:
-            reason = f"{called}: no answer after {self.timeout:g} s (verifier.timeout); its worker was killed"
-            raise TimeoutError(reason) from None
-        except process.WorkerError as error:
-            raise process.WorkerError(f"{called}: {error}") from error
-
-
-def rebuild(episode: Episode, call: Callable[..., Any], judge: Judge) -> records.Told | None:
-    """Bring a new instance to where an episode is.
-
-    Args:
-      episode: its turns so far must give the answers that they gave before.
-      call: calls a method of ``worker.Instances``.
-      judge: adds the outcome to an answer.
-
-    Returns:
-      None, or the failure of the next turn.
+    With ``overlapping``, several threads call the methods, each for another episode; these return what is awaitable,
+    for the one event loop of the process (``workers.overlapping``).
     """
-    reason = "in another process the world gave another answer to the same turns"
-    begun = call("begin", episode.number, episode.example, episode.seeds)
-    if begun != episode.begun:
-        return records.failed("crashed", f"{begun.error or 'reset'}: {reason}")
-    for number, (text, reply) in enumerate(episode.turns):
-        again = judge(episode.turns[:number], call("step", episode.number, number, text))
-        if again != reply:
-            return records.failed("crashed", f"{again.error or f'turn {number}'}: {reason}")
-    return None
+
+    def __init__(self, code: Make, overlapping: bool = False):
+        """Take what makes an instance, and whether methods are called at once."""
+        self.code, self._overlapping = code, overlapping
+        self._worlds: dict[int, Any] = {}
+        self._seeds: dict[int, str] = {}
+        self._loops: dict[int, Any] = {}  # asyncio.Runner
+        self._tasks: dict[int | None, set[Any]] = {}  # asyncio.Task that coroutines of an episode started
+
+    def check(self) -> None:
+        """Do nothing: a class is first constructed when an episode begins."""
+
+    def begin(self, episode: int, example: Any, seeds: Seeds) -> records.Begun:
+        """Make an instance and reset it. The modules random and numpy.random are seeded, by example and problem."""
+        self._forget(episode)
+        self._seeds[episode] = f"{seeds[1]} {example!r}"
+
+        def begun(value: Any) -> records.Begun:
+            opening = records.opening(value, _seats(world))
+            self._worlds[episode] = world
+            return opening
+
+        with self._seeded(f"reset {seeds[0]} {example!r}"):
+            world = self.code()
+            return self._result(episode, world.reset(example), begun)
+
+    def step(self, episode: int, number: int, text: str) -> records.Told:
+        """Answer turn ``number``. The modules random and numpy.random are seeded, by example, episode and number."""
+        world = self._worlds[episode]
+        with self._seeded(f"step {number} {self._seeds[episode]}"):
+            return self._result(
+                episode,
+                world.step(text),
+                lambda value: records.observation(value, getattr(world, "role", "user"), _seats(world)),
+            )
+
+    def end(self, episode: int) -> Any:
+        """Forget an episode; an error of ``close`` is ignored, since its episode has been judged."""
+        closing, _ = worker.answered(self, "close", [episode])
+        if inspect.isawaitable(closing):
+            return self._closed(episode, closing)
+        self._forget(episode)
+        return None
+
+    def close(self, episode: int) -> Any:
+        """Call ``close`` of an episode's instance, if it has one."""
+        return self._result(episode, getattr(self._worlds.get(episode), "close", lambda: None)(), lambda _: None)
+
+    async def _closed(self, episode: int, closing: Awaitable[None]) -> None:
+        try:
+            await closing
+        finally:
+            self._forget(episode)
+
+    def expert(self, episode: int) -> str:
+        """Return the text of the next turn of a demonstration."""
+        text = self._result(episode, self._worlds[episode].expert())
+        if not isinstance(text, str):
+            raise TypeError(f"expert returned {messages.shown(text)} of type {type(text).__name__}; expected a text")
+        return text
+
+    def corpus(self) -> list[str]:
+        """Return the texts that the class gives a tokenizer to train on."""
+        return [str(text) for text in self._result(-1, self.code().corpus())]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the attributes that a class may have, and whether it has ``expert`` and ``corpus``."""
+        world = self.code()
+        lists: dict[str, list[Any]] = {name: list(getattr(world, name, ())) for name in ("tools", "parts", "turn_end")}
+        lists["tools"] = [dict(tool) if isinstance(tool, Mapping) else _schema(tool) for tool in lists["tools"]]
+        methods = {name: hasattr(world, name) for name in ("expert", "corpus")}
+        role, cut = str(getattr(world, "role", "user")), bool(getattr(world, "cut", False))
+        seconds = float(getattr(world, "seconds", 0.0))
+        numbers = {"seats": _seats(world), "seconds": seconds}
+        return json.loads(json.dumps({**lists, **methods, "role": role, "cut": cut, **numbers}))
+
+    def _result(self, episode: int, value: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Return ``read`` of what a method returned; of a coroutine, of its result in the event loop of the episode."""
+        if not inspect.isawaitable(value):
+            return read(value)
+        if self._overlapping:
+            return self._awaited(episode, value, read)
+        import asyncio  # for classes with coroutines only, as it takes a while
+
+        if episode not in self._loops:
+            self._loops[episode] = asyncio.Runner()
+
+        async def awaited() -> Any:
+            return await value
+
+        return read(self._loops[episode].run(awaited()))
+
+    async def _awaited(self, episode: int, value: Awaitable[Any], read: Callable[[Any], Any]) -> Any:
+        """Return ``read`` of what a method returned, in the event loop of the process."""
+        import asyncio
+
+        _EPISODE.set(episode)
+        asyncio.get_running_loop().set_task_factory(self._task)
+        return read(await value)
+
+    def _task(self, loop: Any, coroutine: Any, **options: Any) -> Any:
+        """Make a task of the event loop, and note the episode that starts it."""
+        import asyncio
+
+        made = asyncio.Task(coroutine, loop=loop, **options)
+        tasks = self._tasks.setdefault(_EPISODE.get(), set())
+        tasks.add(made)
+        made.add_done_callback(tasks.discard)
+        return made
+
+    def _forget(self, episode: int) -> None:
+        """Forget an instance, and cancel the tasks that it has left."""
+        self._worlds.pop(episode, None)
+        self._seeds.pop(episode, None)
+        if (loop := self._loops.pop(episode, None)) is not None:
+            with contextlib.suppress(Exception):  # of tasks that it cancels
+                loop.close()
+        for task in list(self._tasks.pop(episode, ())):
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def _seeded(self, text: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._overlapping else _seeded(text)
 
 
-def failure(item: Item, outcome: str, reason: str) -> Any:
-    """Return the record of an item that failed; None for one of kind "end"."""
-    return {"begin": records.begun, "step": records.failed}.get(item.kind, lambda *_: None)(outcome, reason)
+def _seats(world: Any) -> int:
+    seats = getattr(world, "seats", 1)
+    if not isinstance(seats, int) or seats < 1:
+        raise ValueError(f"seats is {messages.shown(seats)}; expected a whole number of at least 1")
+    return seats
 
 
-def _decode(line: bytes, serial: int, method: str) -> Any:
-    """Return the record of a line that ``worker.serve`` wrote; other lines raise an error."""
-    written, record = json.loads(line)
-    if written != serial:
-        raise ValueError("not the expected answer")
-    kinds = {"begin": records.Begun, "step": records.Told, "end": None}
-    kind = kinds.get(method, records.Value)
-    return None if kind is None else kind.from_json(record)
+def _schema(tool: Any) -> Mapping[str, Any]:
+    return {"type": "function", "function": signatures.describe(tool)}
+
+
+@contextlib.contextmanager
+def _seeded(text: str) -> Iterator[None]:
+    """Seed the generators of the modules random and numpy.random within the block."""
+    numpy = sys.modules.get("numpy")  # not imported before the class needs it
+    before = random.getstate(), numpy and numpy.random.get_state()
+    random.seed(text)
+    if numpy:
+        numpy.random.seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]))
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        if numpy:
+            numpy.random.set_state(before[1])

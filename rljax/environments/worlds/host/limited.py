@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljax.environments.config import VerifierConfig
-from rljax.environments.verifiers import pool, process
-from rljax.environments.worlds.host import instances, worker
+from rljax.environments.workers import process
+from rljax.environments.worlds.host import instances
 
 _LIMITS: contextvars.ContextVar[VerifierConfig | None] = contextvars.ContextVar("limits", default=None)
 
@@ -28,40 +28,45 @@ def within(limits: VerifierConfig) -> Iterator[None]:
 
 
 class Calls:
-    """Methods of ``worker.Instances``, called one at a time, with a limit of time each."""
+    """Methods of ``instances.Instances``, called one at a time, with a limit of time each."""
 
-    def __init__(self, make: worker.Make):
-        """Take what makes an instance. The limits are those of ``within``, else the defaults of ``VerifierConfig``."""
-        self._make, self._limits = make, _LIMITS.get() or VerifierConfig()
-        self._here = worker.Instances(make)
-        self._worker: instances.Worker | None = None
+    def __init__(self, make: instances.Make):
+        """Store the maker of instances. ``within`` sets the limits, else the defaults of ``VerifierConfig``."""
+        self._here, self._limits = instances.Instances(make), _LIMITS.get() or VerifierConfig()
+        self._process: process.Process | None = None
         self._lock = threading.Lock()
 
     def __call__(self, method: str, *arguments: Any) -> Any:
-        """Return the record that the method returns. With 0 workers, it runs in this process.
+        """Return what the method returns. With 0 workers, it runs in this process.
 
         Raises:
-          ValueError: it gave no answer in time, its process ended, or the class cannot be imported in a process; the
-            message names the method of the class.
+          ValueError: it failed, gave no answer in time, its process ended, or the class cannot be imported in a
+            process; the message names the method of the class.
         """
         with self._lock:
             if (limits := _LIMITS.get() or self._limits) != self._limits:
-                self._limits, self._worker = limits, None  # the process of the earlier limits ends
-            if not limits.workers:
-                return getattr(self._here, method)(*arguments)
-            called = self._worker = self._worker or self._started()
-            try:
-                called.process.ensure()
-                return called.call(method, *arguments)
-            except (TimeoutError, process.WorkerError) as error:
-                raise ValueError(str(error)) from None
+                self._limits = limits
+                if self._process is not None:
+                    _end(self._process)
+                    self._process = None
+            reply = self._reply(instances.call(method, *arguments))
+        if reply.error:
+            called = "" if method == "describe" else f"{instances.CALLED[method]}: "
+            raise ValueError(f"{called}{reply.error.strip().splitlines()[-1]}")
+        return reply.value
 
-    def _started(self) -> instances.Worker:
-        payload, memory = pool.pickled(self._make, "world"), int(self._limits.memory * 2**30)
-        made = process.Process(payload, memory, worker.serve, "class of the world")
-        started = instances.Worker(made, self._limits.timeout, lambda turns, reply: reply)
-        weakref.finalize(started, _end, made)
-        return started
+    def _reply(self, call: process.Call) -> process.Reply:
+        if not self._limits.workers:
+            return process.here(self._here, call)
+        if self._process is None:
+            payload = process.pickled(instances.Instances(self._here.code), "world")
+            self._process = process.Process(payload, "world", self._limits.memory)
+            weakref.finalize(self, _end, self._process)
+        try:
+            self._process.ensure()
+            return self._process.answer(call, self._limits.timeout)
+        except (TimeoutError, process.WorkerError) as error:
+            raise ValueError(str(error)) from None
 
 
 def _end(ended: process.Process) -> None:

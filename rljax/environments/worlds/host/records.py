@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from rljax.environments.verifiers import worker
+from rljax.environments.verifiers import outcomes
 from rljax.environments.worlds import host
 from rljax.language import messages as shown
 
@@ -19,13 +19,19 @@ class Begun:
     """The opening of an episode."""
 
     messages: tuple[host.Message, ...] = ()  # () after a failure
-    outcome: str = ""  # "", or after a failure one of worker.FAILURES
+    outcome: str = ""  # "", or after a failure one of outcomes.FAILURES
     error: str = ""  # the reason of a failure
+    others: tuple["Begun", ...] = ()  # what the seats from 1 on read first
 
     @property
     def valid(self) -> bool:
         """Whether the world began."""
         return not self.error
+
+    @property
+    def seats(self) -> tuple["Begun", ...]:
+        """What each seat reads first."""
+        return self, *self.others
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as an object of JSON."""
@@ -43,7 +49,7 @@ class Begun:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What follows a turn. After a failure nothing was said, nothing is paid, and the episode is over."""
+    """What follows a turn, for seat 0. After a failure nothing was said or paid, and the episode is over."""
 
     messages: tuple[host.Message, ...] = ()  # what the policy reads next; () if nothing is said
     reward: float = 0.0
@@ -51,12 +57,19 @@ class Told:
     truncated: bool = False
     outcome: str = "wrong"  # lower-case name of a types.Outcome
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    error: str = ""  # the reason of a failure, whose outcome is one of worker.FAILURES
+    error: str = ""  # the reason of a failure, whose outcome is one of outcomes.FAILURES
+    others: tuple["Told", ...] = ()  # what follows it for the seats from 1 on
+    next_seat: int | None = None  # who writes next; None: the seat that follows
 
     @property
     def valid(self) -> bool:
         """Whether the world answered; if not, the episode does not count."""
         return not self.error
+
+    @property
+    def seats(self) -> tuple["Told", ...]:
+        """What follows the turn for each seat."""
+        return self, *self.others
 
     @property
     def over(self) -> bool:
@@ -82,49 +95,34 @@ class Told:
         return cls(**_checked(cls, value))
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """What is read of a world outside of an episode's turns: values of JSON, or the reason of a failure."""
-
-    value: Any = None
-    error: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as an object of JSON."""
-        return {"value": self.value, "error": self.error}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Return the record that ``to_json`` wrote; ValueError if it did not write this."""
-        if not isinstance(value, Mapping) or {*value} != {"value", "error"} or not isinstance(value["error"], str):
-            raise ValueError(f"not a record of what a world says: {shown.shown(value)}")
-        return cls(**value)
-
-
 def begun(outcome: str, error: str) -> Begun:
     """Return the record of an episode that could not begin."""
-    return Begun(outcome=outcome, error=worker.failure(outcome, error).error or "no reason was given")
+    return Begun(outcome=outcome, error=outcomes.failure(outcome, error).error or "no reason was given")
 
 
 def failed(outcome: str, error: str) -> Told:
     """Return the record of a turn without an answer."""
-    return Told(outcome=outcome, error=worker.failure(outcome, error).error or "no reason was given")
+    return Told(outcome=outcome, error=outcomes.failure(outcome, error).error or "no reason was given")
 
 
-def opening(value: Any) -> Begun:
-    """Return what ``reset`` returned as a record; ValueError or TypeError if it is none."""
+def opening(value: Any, seats: int = 1) -> Begun:
+    """Return what ``reset`` of so many seats returned as a record; ValueError or TypeError if it is none."""
+    if seats > 1:
+        first, *others = (opening(_of_seat("reset", "text", value, seat, seats)) for seat in range(seats))
+        return dataclasses.replace(first, others=tuple(others))
     read = conversation(value, "user", "reset")
     if not any(message["content"] for message in read):
         raise ValueError("reset returned no text; the policy needs something to read")
     return Begun(read)
 
 
-def observation(value: Any, role: str) -> Told:
+def observation(value: Any, role: str, seats: int = 1) -> Told:
     """Return what ``step`` returned as a record.
 
     Args:
       value: an ``Observation``, or a mapping with its fields.
       role: of a message that is given as a text.
+      seats: of the world.
 
     Returns:
       The record; its outcome is "" if the world gave none.
@@ -141,13 +139,48 @@ def observation(value: Any, role: str) -> Told:
         value = host.Observation(**value)
     if not isinstance(value, host.Observation):
         raise TypeError(f"step returned {shown.shown(value)} of type {type(value).__name__}; expected an Observation")
+    if value.next_seat is not None and value.next_seat not in range(seats):
+        raise ValueError(f"step returned next_seat {shown.shown(value.next_seat)}; expected a seat below {seats}")
+    answers = [_told(_seat(value, seat, seats) if seats > 1 else value, role) for seat in range(seats)]
+    if failure := next((each for each in answers if each.error), None):
+        return failure
+    following = None if value.next_seat is None else int(value.next_seat)
+    return dataclasses.replace(answers[0], others=tuple(answers[1:]), next_seat=following)
+
+
+def _seat(value: host.Observation, seat: int, seats: int) -> host.Observation:
+    """Return what an observation of several seats holds for one."""
+
+    def of(name: str, given: Any) -> Any:
+        return _of_seat("step", name, given, seat, seats)
+
+    parts: Any = value.parts
+    if isinstance(parts, Mapping):
+        parts = {name: of(f"part {shown.shown(name)}", number) for name, number in parts.items()}
+    fields = {name: of(name, getattr(value, name)) for name in ("text", "reward", "outcome")}
+    return dataclasses.replace(value, parts=parts, **fields)
+
+
+def _of_seat(where: str, name: str, given: Any, seat: int, seats: int) -> Any:
+    """Return the value of a seat: of a list, its entry; another value holds for every seat."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        return given
+    if len(given) != seats:
+        raise ValueError(
+            f"{where} returned {name} {shown.shown(given)}; expected one value, or a list of {seats}, one for each seat"
+        )
+    return given[seat]
+
+
+def _told(value: host.Observation, role: str) -> Told:
+    """Return an observation of one seat as a record."""
     done, truncated = _flag("done", value.done), _flag("truncated", value.truncated)
     if not isinstance(value.parts, Mapping):
         raise TypeError(f"step returned parts {shown.shown(value.parts)}; expected a mapping of named numbers")
     if taken := {"reward", "outcome"} & set(value.parts):
         raise ValueError(f"step returned a part named {taken.pop()!r}, which is a field of Observation")
     judged = {**value.parts, "reward": value.reward} | ({"outcome": value.outcome} if value.outcome != "" else {})
-    answer = worker.read(judged)
+    answer = outcomes.read(judged)
     if answer.error:
         return failed(answer.outcome, answer.error)
     reply = conversation(value.text, role, "step")
@@ -196,7 +229,7 @@ def _message(message: Any, where: str) -> host.Message:
 
 
 def _flag(name: str, value: Any) -> bool:
-    if type(value).__name__ not in ("bool", "bool_"):  # also those of NumPy
+    if type(value).__name__ not in ("bool", "bool_"):  # also NumPy's
         raise TypeError(f"step returned {name} {shown.shown(value)} of type {type(value).__name__}; expected a bool")
     return bool(value)
 
@@ -209,9 +242,11 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
         if set(fields) != names or not isinstance(fields["error"], str):
             raise ValueError(f"expected {', '.join(sorted(names))}")
         failure = bool(fields["error"])
-        if failure != (fields["outcome"] in worker.FAILURES):
+        if failure != (fields["outcome"] in outcomes.FAILURES):
             raise ValueError(f"outcome {shown.shown(fields['outcome'])} and error {shown.shown(fields['error'])}")
         fields["messages"] = conversation(fields["messages"], "user", "the world")
+        others = ({**other, "others": ()} for other in fields["others"])  # which have none of their own
+        fields["others"] = tuple(kind(**_checked(kind, other)) for other in others)
         if kind is Begun:
             if fields["outcome"] and not failure:
                 raise ValueError(f"outcome {shown.shown(fields['outcome'])}")
@@ -219,7 +254,9 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
         if failure:
             return dataclasses.asdict(failed(fields["outcome"], fields["error"]))
         given = {**fields["parts"], "reward": fields["reward"]}
-        answer = worker.read(given | ({"outcome": fields["outcome"]} if fields["outcome"] else {}))
+        answer = outcomes.read(given | ({"outcome": fields["outcome"]} if fields["outcome"] else {}))
+        if (following := fields["next_seat"]) is not None and following not in range(1 + len(fields["others"])):
+            raise ValueError(f"next_seat {shown.shown(following)}")
         flags = {name: _flag(name, fields[name]) for name in ("done", "truncated")}
         return {**fields, **flags, "reward": answer.reward, "parts": answer.parts}
     except (TypeError, ValueError, KeyError, AttributeError) as error:

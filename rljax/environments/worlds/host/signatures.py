@@ -68,7 +68,7 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _read(documented: str) -> tuple[str, dict[str, str]]:
-    """Return the description of a docstring, and that of each argument."""
+    """Return the description of a docstring, and the description of each argument."""
     pieces = _SECTION.split(documented)
     explained: dict[str, str] = {}
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):

@@ -13,8 +13,8 @@ from rljax import types
 from rljax.data import conversations, rows, tokenizers
 from rljax.environments import Split, worlds
 from rljax.environments.questions import splits
-from rljax.environments.worlds.host import Message, limited, records, worker
-from rljax.language import dotted, messages, parse
+from rljax.environments.worlds.host import Message, instances, limited, options, records
+from rljax.language import dotted, messages, parse, settings
 
 _ROUNDED = 16  # tokens to a multiple of which the longest prompt is rounded up
 _LOOKED_AT = 64  # problems of a split that are opened to make a corpus and to measure prompts
@@ -22,26 +22,20 @@ _LOOKED_AT = 64  # problems of a split that are opened to make a corpus and to m
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostWorld:
-    """A task of several turns that a Python class on text answers; ``host_world`` makes it. One seat.
+    """A task of several turns that a Python class on text answers; ``host_world`` makes it.
 
     ``Episodes(task.make, ...)`` plays it; attributes, prompts and demonstrations are read through ``calls``.
     """
 
     name: str
-    make: worker.Make
+    make: instances.Make
     calls: limited.Calls = dataclasses.field(repr=False)  # shared by copies
     problems: Mapping[str, Sequence[Any]] = dataclasses.field(repr=False)  # examples by split
-    max_turns: int
-    turn_length: int  # tokens, its end included
-    reply_length: int  # tokens, with those of the chat template
-    prompt_length: int  # 0: once bound, that of the longest of the first problems, rounded up
-    length: int  # T; 0: as many tokens as the turns can need
-    template: bool | None
-    exact: bool
+    lengths: options.Lengths
+    template: bool | None  # write by the chat template: True, False, None (if the tokenizer has one)
     stored: str = ""  # the column with conversations to imitate
     writer: conversations.Writer | None = dataclasses.field(default=None, repr=False)
     host: bool = True
-    seats: int = 1
     rows: worlds.Rows = "conversation"
     anew: bool = False
     extra: tuple[str, ...] = ()
@@ -49,7 +43,7 @@ class HostWorld:
     @functools.cached_property
     def _described(self) -> Mapping[str, Any]:
         """Attributes of an instance; ValueError if it cannot be constructed."""
-        return self._call("describe", "cannot be constructed").value
+        return self._call("describe", "cannot be constructed")
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -65,6 +59,11 @@ class HostWorld:
     def parts(self) -> tuple[str, ...]:
         """Names of the numbers that answers have besides rewards."""
         return tuple(self._described["parts"])
+
+    @property
+    def seats(self) -> int:
+        """Number of seats, each of which has a row of an episode."""
+        return self._described["seats"]
 
     @property
     def turn_end(self) -> tuple[str, ...]:
@@ -87,16 +86,37 @@ class HostWorld:
         return tuple(self._bound.tokenizer.stop)
 
     @property
+    def max_turns(self) -> int:
+        """The most turns of an episode."""
+        return self.lengths.turns
+
+    @property
+    def turn_length(self) -> int:
+        """The most tokens of a turn, its end included."""
+        return self.lengths.turn_length
+
+    @property
+    def reply_length(self) -> int:
+        """The most tokens between two turns, the chat template's included."""
+        return self.lengths.reply_length
+
+    @property
+    def prompt_length(self) -> int:
+        """L, tokens; 0: not yet bound."""
+        return self.lengths.prompt_length
+
+    @property
     def completion_length(self) -> int:
         """T, tokens of a row: turns and replies."""
-        return self.length or self.max_turns * self.turn_length + (self.max_turns - 1) * self.reply_length
+        needed = self.max_turns * self.turn_length + (self.max_turns - 1) * self.reply_length
+        return self.lengths.completion_length or needed
 
     def corpus(self) -> Iterator[str]:
         """Yield what the world and its demonstrations say about the first problems, and ``corpus`` of the class."""
-        yield from self._call("corpus", "has no corpus").value if self._described["corpus"] else ()
+        yield from self._call("corpus", "has no corpus") if self._described["corpus"] else ()
         for index in range(min(_LOOKED_AT, self.size("train"))):
             opening, turns = self._shown(index, "train")
-            yield from (message["content"] for message in opening)
+            yield from (message["content"] for begun in opening.seats for message in begun.messages)
             for text, observation in turns:
                 yield from (text, *(message["content"] for message in observation))
 
@@ -110,19 +130,19 @@ class HostWorld:
         writer = conversations.writer(tokenizer, self.template, self.tools)
         size = min(_LOOKED_AT, self.size("train"))
         openings = [self._opening(index, "train") for index in range(size)]
-        if self.exact:
-            writer.check(openings[0], (self.role,))
+        if self.lengths.exact:
+            writer.check(openings[0].messages, (self.role,))
         frame = len(writer.between([{"role": self.role, "content": ""}], stopped=False))
         if frame >= self.reply_length:
             raise ValueError(
                 f"reply_length={self.reply_length}: the chat template alone writes {frame} tokens between turns; set at"
                 f" least {frame + 1}"
             )
-        longest = max(len(writer.prompt(opening)) for opening in openings)
+        longest = max(len(writer.prompt(begun.messages)) for opening in openings for begun in opening.seats)
         if self.prompt_length and longest > self.prompt_length:
             raise ValueError(f"prompt_length={self.prompt_length}: a prompt of {self.name!r} has {longest} tokens")
         length = self.prompt_length or math.ceil(longest / _ROUNDED) * _ROUNDED
-        return dataclasses.replace(self, writer=writer, prompt_length=length)
+        return dataclasses.replace(self, writer=writer, lengths=dataclasses.replace(self.lengths, prompt_length=length))
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
@@ -133,7 +153,7 @@ class HostWorld:
         return self.problems[split][int(index) % self.size(split)]
 
     def opening(self, begun: records.Begun) -> list[int] | None:
-        """Return the ids of a prompt, or None if the episode did not begin or has more than ``prompt_length``."""
+        """Return the ids of a seat's prompt; None if the episode did not begin or has more than ``prompt_length``."""
         ids = self._bound.prompt(begun.messages) if begun.valid else []
         return ids if 0 < len(ids) <= self.prompt_length else None
 
@@ -141,7 +161,7 @@ class HostWorld:
         """Return the ids between a turn and the next one.
 
         Args:
-          observation: what follows the turn; the episode is not over.
+          observation: what follows the turn for a seat; the episode is not over.
           stopped: whether the turn ends with a stop token of the tokenizer.
 
         Returns:
@@ -162,9 +182,9 @@ class HostWorld:
         return ids if len(ids) <= self.reply_length else None
 
     def prompts(self, index: Any, split: Split) -> types.Prompts:
-        """Return prompts ``index`` ``[P]`` as NumPy arrays; ``text`` says which."""
+        """Return prompts ``index`` ``[P]`` of seat 0 as NumPy arrays; ``text`` says which."""
         index = np.asarray(index, np.int32)
-        ids = [self._bound.prompt(self._opening(i, split)) for i in index.tolist()]
+        ids = [self._bound.prompt(self._opening(i, split).messages) for i in index.tolist()]
         for i, row in zip(index.tolist(), ids, strict=True):
             if len(row) > self.prompt_length:
                 raise ValueError(
@@ -186,9 +206,12 @@ class HostWorld:
           token ``[P, T]`` int32, right-padded, and mask ``[P, T]`` float32, 1 on the tokens of turns.
 
         Raises:
-          ValueError: the class has no ``expert`` and the rows no conversation, or one is longer than T.
+          ValueError: the class has no ``expert`` and the rows no conversation, one is longer than T, or the class has
+            several seats.
         """
         del key
+        if self.seats > 1:
+            raise ValueError(f"task {self.name!r} has no demonstrations: its class has {self.seats} seats")
         ids, masks = [], []
         for i in np.asarray(index).tolist():
             row: list[int] = []
@@ -211,8 +234,8 @@ class HostWorld:
         return token, tokenizers.padded(masks, self.completion_length, 0)[0].astype(np.float32)
 
     def text(self, index: int, split: Split) -> str:
-        """Return prompt ``index`` as text: the contents of its messages."""
-        return "\n".join(message["content"] for message in self._opening(index, split))
+        """Return prompt ``index`` of seat 0 as text: the contents of its messages."""
+        return "\n".join(message["content"] for message in self._opening(index, split).messages)
 
     @property
     def _bound(self) -> conversations.Writer:
@@ -221,76 +244,46 @@ class HostWorld:
         return self.writer
 
     def _call(self, method: str, where: str, *arguments: Any) -> Any:
-        """Return the record of a method of ``worker.Instances``; ValueError after a failure."""
+        """Return what a method of ``instances.Instances`` returns; ValueError if it fails."""
         try:
-            record = self.calls(method, *arguments)
+            return self.calls(method, *arguments)
         except ValueError as error:
             raise ValueError(f"world {self.name!r} {where}: {error}") from None
-        if record.error:
-            reason = record.error.strip().splitlines()[-1]
-            called = "" if method == "describe" else f"{worker.CALLED[method]}: "
-            raise ValueError(f"world {self.name!r} {where}: {called}{reason}")
-        return record
 
-    def _opening(self, index: int, split: Split) -> tuple[Message, ...]:
+    def _opening(self, index: int, split: Split) -> records.Begun:
         opening = self._begin(index, split)
         self.calls("end", 0)
         return opening
 
-    def _begin(self, index: int, split: Split) -> tuple[Message, ...]:
+    def _begin(self, index: int, split: Split) -> records.Begun:
         where = f"({split} problem {index}) does not begin"
-        return self._call("begin", where, 0, self.example(index, split), (0, 0)).messages
+        return self._call("begin", where, 0, self.example(index, split), (0, 0))
 
-    def _shown(self, index: int, split: Split) -> tuple[Sequence[Message], list[tuple[str, Sequence[Message]]]]:
-        """Return the opening of a problem, and the turns of its demonstration with what follows each."""
+    def _shown(self, index: int, split: Split) -> tuple[records.Begun, list[tuple[str, Sequence[Message]]]]:
+        """Return the opening of a problem, and the turns of its demonstration with what the seats read after each."""
         example = self.example(index, split)
         if self.stored and isinstance(example, Mapping) and example.get(self.stored):
             return _stored(example[self.stored], f"{split} problem {index}")
         opening, turns = self._begin(index, split), []
         where = f"({split} problem {index}) has no demonstration"
         while self._described["expert"] and len(turns) < self.max_turns:
-            text = self._call("expert", where, 0).value
+            text = self._call("expert", where, 0)
             observation: records.Told = self._call("step", where, 0, len(turns), text)
-            turns.append((text, observation.messages))
+            turns.append((text, [message for told in observation.seats for message in told.messages]))
             if observation.over:
                 break
         self.calls("end", 0)
         return opening, turns
 
 
-def host_world(
-    make: Callable[..., Any],
-    arguments: Mapping[str, Any] | None = None,
-    path: Any = "",
-    examples: int = 0,
-    heldout: float | str = 0.1,
-    max_turns: int = 8,
-    turn_length: int = 64,
-    reply_length: int = 64,
-    prompt_length: int = 0,
-    completion_length: int = 0,
-    chat: bool | None = None,
-    exact: bool = True,
-    demonstration: str = "messages",
-    name: str = "",
-) -> HostWorld:
+@settings.flat
+def host_world(make: Callable[..., Any], own: options.Own = options.OWN, name: str = "") -> HostWorld:
     """Return the task of a class on text.
 
     Args:
       make: the class.
-      arguments: what its constructor gets by name.
-      path: files whose rows are the examples, as in ``rows.read``; '': the examples are numbers from 0 on.
-      examples: how many numbers; 0: the attribute ``examples`` of the class, else 1,000.
-      heldout: the fraction of examples that is held out, of rows by a hash; or held-out files.
-      max_turns: the most turns of an episode.
-      turn_length: the most tokens of a turn, its end included.
-      reply_length: the most tokens between two turns, those of the chat template included.
-      prompt_length: L, tokens; 0: the longest prompt of the first problems, rounded up.
-      completion_length: T, tokens of all turns and replies; 0: as many as the turns can need.
-      chat: write by the tokenizer's chat template: True, False, None (if it has one).
-      exact: refuse a chat template that writes earlier turns differently later, such as one that drops thoughts.
-      demonstration: the column with a conversation to imitate, of rows that have it.
-      name: of the task; '': that of the class.
+      own: its examples and lengths.
+      name: of the task; '': the name of the class.
 
     Returns:
       The task, not yet bound to a tokenizer.
@@ -299,67 +292,42 @@ def host_world(
       ValueError: an argument is out of range, or the class lacks a method.
       FileNotFoundError: a file does not exist.
     """
-    least = {"max_turns": 1, "turn_length": 1, "reply_length": 1, "prompt_length": 0, "completion_length": 0}
-    given = dict(zip(least, (max_turns, turn_length, reply_length, prompt_length, completion_length), strict=True))
-    for field, low in (*least.items(), ("examples", 0)):
-        value = examples if field == "examples" else given[field]
-        if value < low:
-            raise ValueError(f"{field}={value}: must be {low} or more")
-    if 0 < completion_length < turn_length:
-        raise ValueError(f"completion_length={completion_length}: a turn has up to {turn_length} tokens")
-    if not isinstance(heldout, str) and not 0 < heldout < 1:
-        raise ValueError(f"heldout={heldout}: must be above 0 and below 1, or a file")
-    shown = name or getattr(make, "__name__", "world").lower()
-    missing = [method for method in ("reset", "step") if not callable(getattr(make, method, None))]
-    if missing:
-        raise ValueError(f"world: {shown} has no method {missing[0]}; a host world has reset(example) and step(text)")
-    partial = functools.partial(make, **(arguments or {}))
-    problems = _rows(path, heldout) if path else _numbers(examples or getattr(make, "examples", 1000), heldout)
-    lengths, calls = given.values(), limited.Calls(partial)
-    return HostWorld(shown, partial, calls, problems, *lengths, template=chat, exact=exact, stored=demonstration)
+    return _of_class(make, own, name)
 
 
-def world(
-    module: str,
-    arguments: Mapping[str, Any] | None = None,
-    path: str | tuple[str, ...] = "",
-    examples: int = 0,
-    heldout: float | str = 0.1,
-    max_turns: int = 8,
-    turn_length: int = 64,
-    reply_length: int = 64,
-    prompt_length: int = 0,
-    completion_length: int = 0,
-    chat: bool | None = None,
-    exact: bool = True,
-    demonstration: str = "messages",
-) -> HostWorld:
+@settings.flat
+def world(module: str, own: options.Own = options.OWN) -> HostWorld:
     """Return the task of your own class, ``world('my_module:MyWorld')``.
 
     Args:
       module: MODULE:CLASS; see ``environments.worlds.host`` for what the class has.
-      arguments: as in ``host_world``, like all that follow.
-      path: see there.
-      examples: see there.
-      heldout: see there.
-      max_turns: see there.
-      turn_length: see there.
-      reply_length: see there.
-      prompt_length: see there.
-      completion_length: see there.
-      chat: see there.
-      exact: see there.
-      demonstration: see there.
+      own: its examples and lengths.
 
     Returns:
       The task, not yet bound to a tokenizer.
+
+    Raises:
+      ValueError: an argument is out of range, there is no such class, or it lacks a method.
+      FileNotFoundError: a file does not exist.
     """
     if ":" not in module:
         raise ValueError(f"world: {messages.shown(module)} is not MODULE:CLASS")
     with parse.resolving("world"):
         make = dotted.world(module)
-    lengths = max_turns, turn_length, reply_length, prompt_length, completion_length
-    return host_world(make, arguments, path, examples, heldout, *lengths, chat, exact, demonstration)
+    return _of_class(make, own)
+
+
+def _of_class(make: Callable[..., Any], own: options.Own, name: str = "") -> HostWorld:
+    name = name or getattr(make, "__name__", "world").lower()
+    missing = [method for method in ("reset", "step") if not callable(getattr(make, method, None))]
+    if missing:
+        raise ValueError(f"world: {name} has no method {missing[0]}; a host world has reset(example) and step(text)")
+    partial = functools.partial(make, **(own.arguments or {}))
+    if own.path:
+        problems = _rows(own.path, own.heldout)
+    else:
+        problems = _numbers(own.examples or getattr(make, "examples", 1000), own.heldout)
+    return HostWorld(name, partial, limited.Calls(partial), problems, own.lengths, own.chat, stored=own.demonstration)
 
 
 def _numbers(count: int, heldout: float | str) -> dict[str, Sequence[Any]]:
@@ -384,7 +352,7 @@ def _rows(path: Any, heldout: float | str) -> dict[str, Sequence[Any]]:
     return {"train": train, "heldout": held}
 
 
-def _stored(listed: Any, where: str) -> tuple[Sequence[Message], list[tuple[str, Sequence[Message]]]]:
+def _stored(listed: Any, where: str) -> tuple[records.Begun, list[tuple[str, Sequence[Message]]]]:
     """Split a stored conversation at its messages of the assistant."""
     said = records.conversation(listed, "user", where)
     first = next((n for n, message in enumerate(said) if message["role"] == "assistant"), len(said))
@@ -394,4 +362,4 @@ def _stored(listed: Any, where: str) -> tuple[Sequence[Message], list[tuple[str,
             turns.append((message["content"], []))
         else:
             turns[-1][1].append(message)
-    return said[:first], list(turns)
+    return records.Begun(said[:first]), list(turns)

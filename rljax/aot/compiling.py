@@ -1,0 +1,224 @@
+"""The programs of a step, traced with abstract arguments and compiled ahead of time for a topology."""
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from rljax import types
+from rljax.aot import flops, topology
+from rljax.bench import shapes
+from rljax.config import files, schema
+from rljax.host import memory
+from rljax.language import parse
+from rljax.run import programs
+from rljax.training import phases, sharding, steps, traces
+
+NAMES = ("rollout", "score", "update", "fused")
+
+
+class DoesNotFitError(Exception):
+    """A program needs more memory than a chip has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A compiled program of a step.
+
+    Attributes:
+      name: one of ``NAMES``.
+      lower_s: seconds to trace and lower it.
+      compile_s: seconds to compile it.
+      compile_cpu_s: CPU seconds of all threads of this process during compilation.
+      flops: floating-point operations of all devices together.
+      arguments: bytes of its arguments, on one device, as the following.
+      outputs: bytes of its outputs.
+      temporaries: bytes reserved for temporaries.
+      aliased: bytes of outputs that reuse arguments.
+      peak: the largest number of bytes live at once.
+      text: optimized HLO.
+    """
+
+    name: str
+    lower_s: float
+    compile_s: float
+    compile_cpu_s: float
+    flops: float
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliased: int
+    peak: int
+    text: str
+
+
+def make(
+    config: schema.ConfigDict, target: topology.Topology, tokens: tuple[int, int] | None = None
+) -> programs.Program:
+    """Return a config's last phase on a topology, as a program of one phase.
+
+    Args:
+      config: a config.
+      target: the topology.
+      tokens: the lengths of prompts and completions in tokens, which replace the config's task; its files are then
+        not needed. None uses the task.
+
+    Returns:
+      The program, on the devices of the topology.
+
+    Raises:
+      ValueError: the config does not fit the topology, or its task cannot be read on this machine.
+    """
+    config = files.last_phase(config)
+    if tokens is None:
+        try:
+            return programs.build(config, devices=target.devices)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ValueError) and "config.task" not in str(error):
+                raise
+            raise ValueError(f"{error}. To fix: set --prompt_length and --completion_length.") from error
+    config.task = schema.default().task  # unused; the default needs no files
+    tokenizer: Any = shapes.Tokens(config.model.vocabulary) if config.model.vocabulary else None
+    return programs.build(config, tokenizer, devices=target.devices, task=shapes.Filler(*tokens))
+
+
+def blocks(step: steps.Step) -> float:
+    """Return how many cache blocks decoding reads per token, averaged over a completion of full length."""
+    columns = max(1, step.setup.task.completion_length - 1)
+    block = step.setup.settings.sampler.cache_block or columns
+    return sum(column // block + 1 for column in range(columns)) / columns
+
+
+def assumed(step: steps.Step) -> flops.Assumed:
+    """Return the assumptions about a step's work where shapes do not determine it."""
+    return flops.Assumed(blocks(step), step.setup.networks["policy"].architecture.experts)
+
+
+def names(step: steps.Step) -> list[str]:
+    """Return the names of the programs that are compiled of a step."""
+    run = traces.names(step)
+    return [*(name for name in run if name == "rollout"), "score", *(name for name in run if name != "rollout")]
+
+
+def trace(step: steps.Step, name: str) -> Any:
+    """Trace a program of a step, or "score".
+
+    Raises:
+      ValueError: an unknown program, or one that this step does not have.
+    """
+    if name not in NAMES:
+        raise ValueError(f"program {name!r}.{parse.nearest(name, NAMES)}")
+    if name not in names(step):
+        raise ValueError(f"program {name!r}: this step has {', '.join(names(step))}.")
+    if name != "score":
+        return traces.trace(step, name)
+    count = step.setup.rows  # rows trained on; the source may oversample
+    rows = jax.tree.map(lambda x: x.update(shape=(count, *x.shape[1:])) if x.ndim else x, traces.rows(step))
+    return jax.jit(lambda params, rows: _score(step.setup, params, rows)).trace(step.shape.params["policy"], rows)
+
+
+def _score(setup: phases.Setup, params: types.Tree, rows: types.Rollout) -> types.Array:
+    """Score the rows once, a micro-batch at a time: the cost of a reference or proximal policy."""
+
+    def one(rows: types.Rollout) -> types.Array:
+        logp = phases.score(setup, "policy", params, rows, types.Needs(), kept=False).logp
+        assert logp is not None
+        return logp
+
+    if setup.learner.microbatches == 1:
+        return one(rows)
+    split = jax.tree.map(lambda x: x.reshape((setup.learner.microbatches, -1, *x.shape[1:])), rows)
+    return jax.lax.map(one, sharding.constrain(split, setup.mesh, leading=1))
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """Disable the compilation cache: programs compiled for another machine cannot be loaded on this one."""
+    previous = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax caches whether the cache is enabled
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", previous)
+        compilation_cache.reset_cache()
+
+
+def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compiled:
+    """Trace, lower and compile a program of a step.
+
+    Args:
+      step: a step on the devices of ``target``.
+      name: one of ``names(step)``.
+      target: the topology.
+
+    Returns:
+      The compiled program with its times, operations and memory.
+
+    Raises:
+      DoesNotFitError: the program needs more memory than a chip has.
+    """
+    start, limit = time.perf_counter(), target.kind.share().hbm
+    traced = trace(step, name)
+    held = memory.held(_state(step, name))
+    if held > limit:
+        reason = f"its arguments alone are {held / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
+        raise DoesNotFitError(_too_large(step, name, target, traced, reason))
+    operations = flops.of_jaxpr(traced.jaxpr, assumed(step))
+    lowered = traced.lower()
+    lowered_at, cpu_start = time.perf_counter(), time.process_time()
+    with uncached():
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise DoesNotFitError(_too_large(step, name, target, traced, str(error))) from error
+    end, cpu_end = time.perf_counter(), time.process_time()
+    sizes = compiled.memory_analysis()
+    program = Compiled(
+        name=name,
+        lower_s=lowered_at - start,
+        compile_s=end - lowered_at,
+        compile_cpu_s=cpu_end - cpu_start,
+        flops=operations,
+        arguments=sizes.argument_size_in_bytes,
+        outputs=sizes.output_size_in_bytes,
+        temporaries=sizes.temp_size_in_bytes,
+        aliased=sizes.alias_size_in_bytes,
+        peak=sizes.peak_memory_in_bytes,
+        text=compiled.as_text(),
+    )
+    if program.peak > limit:
+        reason = f"its peak is {program.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
+        raise DoesNotFitError(_too_large(step, name, target, traced, reason))
+    return program
+
+
+def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: Any, reason: str) -> str:
+    """Return the error message of a program that does not fit: the sizes, and its largest arrays."""
+    count = len(target.devices)
+    sizes = re.search(r"\(?([\d.]+[KMGT])\)? exceeds available \w+ \(([\d.]+[KMGT])\)", reason)
+    needs = f"it needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else reason.splitlines()[0]
+    lines = [f"{name} does not fit {target.name}: {needs} (bytes on one chip).", "Its largest arguments, on one chip:"]
+    leaves = [(p, x) for p, x in jax.tree_util.tree_leaves_with_path(_state(step, name)) if x.ndim]
+    arguments = [(memory.held(x), jax.tree_util.keystr(p, simple=True, separator="."), x) for p, x in leaves]
+    for size, path, x in sorted(arguments, key=lambda argument: -argument[0])[:5]:
+        lines.append(f"  {size / 2**30:8.2f} GiB  {path} {x.dtype}{list(x.shape)} {x.sharding.spec}")
+    lines.append(f"Its largest intermediate arrays, on all {count} devices together (sharded or not):")
+    for shape, size, line in flops.largest(traced.jaxpr, 8):
+        lines.append(f"  {size / 2**30:8.2f} GiB  {shape}  {line}")
+    lines.append(
+        "To fix: use more micro-batches, a smaller batch, more chips or another mesh (learner.*, batch.* and mesh.*)."
+    )
+    return "\n".join(lines)
+
+
+def _state(step: steps.Step, name: str) -> Any:
+    """Return the part of the state that a program takes."""
+    return step.shape if name in ("update", "fused") else {"policy": step.shape.params["policy"]}

@@ -1,0 +1,287 @@
+"""Checks that the task, the algorithm, its source and the sizes of a phase are compatible."""
+
+from rljax import environments, types
+from rljax.algorithms import inputs, interpreter
+from rljax.config import schema
+from rljax.environments import traits
+from rljax.environments.verifiers import outcomes
+from rljax.language import limits
+from rljax.training import producers
+from rljax.training.phases import Phase
+from rljax.transforms.source import files
+
+
+def check(phase: Phase, trains: bool = True) -> None:
+    """Check that algorithm, source, task and sizes of a phase are compatible.
+
+    Args:
+      phase: the phase.
+      trains: whether it trains; else the time limit of its task alone is checked.
+
+    Raises:
+      ValueError: two of them are incompatible; the message names the fields, their values and what is allowed.
+    """
+    _check_timeout(phase)
+    if not trains:
+        return
+    chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
+    prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
+    if (rows := prompts * samples * source.oversample * traits.traits(task).rows_of_episode) > limits.ROWS:
+        raise ValueError(
+            f"config.batch.prompts={prompts}, config.batch.samples={samples} (phase {name!r}): a step has {rows:,} "
+            f"rows, of at most {limits.ROWS:,}."
+        )
+    about, drawn, chunks = traits.traits(task), prompts * source.oversample, chosen.verifier.chunks
+    if about.host and about.whole and source.origin == "policy" and drawn % chunks:
+        raise ValueError(
+            f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
+        )
+    _inputs(phase)
+    _source(phase)
+    _world(phase)
+    if samples <= source.demonstrated:
+        raise ValueError(
+            f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
+        )
+    if interpreter.needs(algorithm).siblings and samples < 2:
+        raise ValueError(
+            f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
+            "needs at least 2 samples of each prompt."
+        )
+    if source.origin == "policy" and chosen.sampler.temperature <= 0:
+        raise ValueError(
+            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): must be above 0 in training."
+        )
+    _check_rounding(chosen)
+    _check_split(phase)
+
+
+def _check_timeout(phase: Phase) -> None:
+    """Check that the time limit of workers is above the limits of the task itself."""
+    chosen, task, name = phase.settings, phase.task, phase.name
+    about = traits.traits(task)
+    what = f"a turn of {task.name!r} may take by its own limits"
+    if about.whole:
+        what = f"the reward function of {task.name!r} allows itself"
+    if chosen.verifier.timeout <= about.longest:
+        raise ValueError(
+            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {about.longest:g}, the"
+            f" seconds that {what}."
+        )
+
+
+def _inputs(phase: Phase) -> None:
+    """Check that task and source supply the arrays that the algorithm reads."""
+    algorithm, task, name = phase.algorithm, phase.task, phase.name
+    where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
+    stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
+    refused = producers.refused(task)
+    if stored_rows is not None and "stored" in refused:
+        raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and {refused['stored']}.")
+    supplied = traits.traits(task).supplies if stored_rows is None else frozenset()
+    reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
+    parts = task.parts if stored_rows is None else stored_rows.parts
+    missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
+    if missing:
+        raise ValueError(f"{where} reads parts[{missing[0]!r}]; {reporter} reports {', '.join(parts) or 'none'}.")
+    if unsupplied:
+        given = f" supplies {', '.join(sorted(supplied))}" if supplied else " supplies none of what worlds do"
+        raise ValueError(
+            f"{where} reads {', '.join(unsupplied)}, which neither its source nor task {task.name!r} supplies; the task"
+            f"{given}. rljax.objective accepts them as arrays."
+        )
+    if interpreter.needs(algorithm).siblings and not traits.traits(task).shared:
+        raise ValueError(
+            f"{where} compares the samples of a prompt, and each sample of {task.name!r} begins another problem. Use "
+            "an algorithm without a group baseline."
+        )
+
+
+def _world(phase: Phase) -> None:
+    """Check that players, source and sampler can run the task if it is a world, and that a task has no players."""
+    chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
+    players, end, alone = chosen.world.players, f"task {task.name!r}", traits.traits(task).seats == 1
+    if "policy" not in players or (alone and len(players) > 1):
+        allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
+        raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+    if "snapshot" in players and inputs.PRECEDENT in interpreter.needs(algorithm).extra:
+        raise ValueError(
+            f"config.world.players={players} (phase {name!r}): expected 'policy' alone, as the snapshot is the policy "
+            f"one step earlier, which {algorithm.spec} reads."
+        )
+    if chosen.sampler.slots and "slots" in (reasons := producers.refused(task)):
+        raise ValueError(
+            f"config.sampler.slots={chosen.sampler.slots} (phase {name!r}): {reasons['slots']}. Set it to 0."
+        )
+    each = traits.traits(task).seats * (chosen.batch.samples if "snapshot" in players else 1)
+    if chosen.sampler.slots % each:
+        whole = "the rows of a prompt, which two players write" if "snapshot" in players else "the seats of an episode"
+        raise ValueError(
+            f"config.sampler.slots={chosen.sampler.slots} (phase {name!r}): must be a multiple of {each}, {whole}."
+        )
+    if chosen.sampler.compact and "compact" in producers.refused(task):
+        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
+
+
+_WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}
+
+
+def _check_split(phase: Phase) -> None:
+    """Check that rows divide into minibatches and micro-batches without splitting what must stay whole.
+
+    The pieces that run on a minibatch count the rows of an episode together, so no minibatch splits an episode.
+    """
+    chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
+    prompts, samples, learner = chosen.batch.prompts, chosen.batch.samples, chosen.learner
+    each = traits.traits(task).rows_of_episode
+    units = {"row": 1, "episode": each, "group": samples * each}
+    rows = f"{prompts} prompts * {samples} samples" + (f" * {each} rows of an episode" if each > 1 else "")
+    for o in algorithm.objectives:
+        whole = interpreter.objective_needs(o).whole
+        minibatches = o.minibatches or learner.minibatches
+        pieces = minibatches * learner.microbatches
+        if interpreter.needs(algorithm).siblings and prompts % minibatches:
+            raise ValueError(
+                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
+            )
+        _check_lanes(phase, o)
+        if (prompts * samples) % minibatches and each > 1:
+            raise ValueError(
+                f"config.learner.minibatches={minibatches} (phase {name!r}): must divide {prompts} prompts * {samples} "
+                f"samples, since the {each} rows of an episode stay together."
+            )
+        if (prompts * samples * each) % (pieces * units[whole]):
+            raise ValueError(
+                f"config.learner.minibatches * config.learner.microbatches = {pieces} (phase {name!r}): must divide "
+                f"{rows}" + (f" without splitting {_WHOLE[whole]}." if units[whole] > 1 else ".")
+            )
+
+
+def _check_lanes(phase: Phase, o: types.Objective) -> None:
+    """Check that algorithm, source and attention support packed rows."""
+    chosen, algorithm, name = phase.settings, phase.algorithm, phase.name
+    lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
+    if not lanes or algorithm.source.origin == "demonstrations":
+        return
+    where = f"config.learner.lanes={lanes} (phase {name!r})"
+    if not chosen.learner.share_prompt or lanes > samples:
+        raise ValueError(f"{where}: needs learner.share_prompt=True, and must be at most batch.samples={samples}.")
+    if whole != "row":
+        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} in one micro-batch. Set it to 0.")
+    if chosen.model.architecture.attention == "splash":
+        raise ValueError(
+            f"{where}: splash attention supports no packed rows. Set it to 0 or set another model.attention."
+        )
+
+
+def _check_rounding(chosen: schema.Config) -> None:
+    """Check that a run with stochastic rounding trains bfloat16 parameters."""
+    shape = chosen.model.architecture
+    if chosen.learner.rounding == "stochastic" and (shape.param_dtype != "bfloat16" or shape.adapted):
+        trained = "adapters, which are float32" if shape.adapted else f"{shape.param_dtype} parameters"
+        raise ValueError(
+            f"config.learner.rounding='stochastic': applies to bfloat16 parameters, and this run trains {trained}. Set "
+            "it to 'nearest', or set config.model.param_dtype='bfloat16' without adapters."
+        )
+
+
+# --- what a source asks ------------------------------------------------------------------------
+
+
+_ASKED = {  # by field of ``types.Source``, as in ``producers.refused``
+    "again": "has a second pass, which needs a task of one turn",
+    "demonstrated": "mixes completions",
+    "head": "continues completions",
+    "uneven": "gives the prompts unequal samples",
+    "segment": "carries rows over inside the program",
+    "early": "ends a segment with the first groups",
+    "demonstrations": "imitates demonstrations",
+}
+
+
+def _source(phase: Phase) -> None:
+    """Check what a source asks of the rest of a phase: second passes, unequal numbers of rows, single rows."""
+    algorithm, task, name = phase.algorithm, phase.task, phase.name
+    source, where = algorithm.source, f"config.algorithm (phase {name!r})"
+    for what, reason in producers.refused(task).items():
+        if what in _ASKED and getattr(source, what, source.origin == what):
+            raise ValueError(f"{where}: {source.spec} {_ASKED[what]}, and {reason}.")
+    if source.segment and (lag := phase.settings.run.lag):
+        raise ValueError(
+            f"config.run.lag={lag} (phase {name!r}): {source.spec} continues the rows of the step before, which a "
+            "rollout that runs ahead does not have. Set it to 0, or use another config.seam.source."
+        )
+    if phase.edited and phase.settings.learner.lanes:
+        raise ValueError(
+            f"config.learner.lanes={phase.settings.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
+            f"{source.spec} trains rows of a group under several. Set it to 0."
+        )
+    if source.uneven:
+        _check_drawn(phase)
+    if not source.grouped and traits.traits(task).rows_of_episode > 1:
+        raise ValueError(
+            f"{where}: {source.spec} selects single rows, and an episode of task {task.name!r} has several. Use "
+            "another config.seam.source."
+        )
+    if not source.grouped and source.segment:
+        raise ValueError(f"{where}: {source.spec} selects single rows, and rows in flight need whole groups.")
+    if "used" in source.supplies:
+        _check_windows(algorithm, where)
+    if source.uneven or not source.grouped:
+        for o in algorithm.objectives:
+            _check_objective(phase, o)
+
+
+def _check_windows(algorithm: types.Algorithm, where: str) -> None:
+    """Check that an algorithm that gets rows that go on leaves out tokens of earlier steps, and compares no rewards."""
+    needs, source = interpreter.needs(algorithm), algorithm.source.spec
+    if "used" not in needs.extra:
+        raise ValueError(
+            f"{where}: {source} returns tokens of earlier steps too, which {algorithm.spec} would train on again. Add "
+            "config.seam.prepare='+ drop_used()'."
+        )
+    if needs.siblings:
+        raise ValueError(
+            f"{where}: {algorithm.spec} compares the samples of a prompt, and samples of {source} that go on have no "
+            "reward yet. Use an algorithm without a group baseline, such as t_ppo()."
+        )
+
+
+def _check_drawn(phase: Phase) -> None:
+    """Check the rollout of a source that gives prompts unequal numbers of samples."""
+    chosen, source, task, name = phase.settings, phase.algorithm.source, phase.task, phase.name
+    where = f"config.algorithm (phase {name!r})"
+    unequal = f"{source.spec} gives the prompts unequal samples"
+    equal = {"rows in flight are of": source.segment, "demonstrations take the last samples of": source.demonstrated}
+    for other in (other for other, there in equal.items() if there):
+        raise ValueError(f"{where}: {unequal}, and {other} equal groups.")
+    if not environments.scored_on_host(task):
+        return
+    if chosen.verifier.chunks != 1:
+        raise ValueError(
+            f"config.verifier.chunks={chosen.verifier.chunks} (phase {name!r}): must be 1, as {unequal}, and a chunk "
+            "has a fixed number of rows."
+        )
+    if outcomes.grouped(task.reward):
+        raise ValueError(
+            f"{where}: {unequal}, and the reward function of task {task.name!r} judges batch.samples rows together."
+        )
+
+
+def _check_objective(phase: Phase, o: types.Objective) -> None:
+    """Check that no minibatch or micro-batch splits a group that an objective reads whole."""
+    chosen, algorithm, name = phase.settings, phase.algorithm, phase.name
+    needs, source = interpreter.objective_needs(o), algorithm.source
+    minibatches = o.minibatches or chosen.learner.minibatches
+    pieces = minibatches * chosen.learner.microbatches
+    if (needs.whole == "group" and pieces > 1) or (needs.siblings and minibatches > 1):
+        split = pieces if needs.whole == "group" else minibatches
+        raise ValueError(
+            f"config.learner.minibatches * config.learner.microbatches = {split} (phase {name!r}): must be 1, as "
+            f"{algorithm.spec} reads whole groups, and the groups of {source.spec} are of unequal sizes."
+        )
+    if chosen.learner.lanes:
+        raise ValueError(
+            f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): must be 0, as the groups of {source.spec} "
+            "are of unequal sizes."
+        )

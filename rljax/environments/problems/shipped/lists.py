@@ -1,0 +1,79 @@
+"""List functions: ``3141 rev inc sum:`` answered by the list after each function, ``1413;2524;2713``."""
+
+import dataclasses
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+
+from rljax.environments import characters
+from rljax.environments.problems import constructors, rules
+from rljax.language import settings
+from rljax.language.settings import setting
+from rljax.types import Range
+
+_FUNCTIONS = {
+    "rev": lambda x: x[:, ::-1],
+    "rot": lambda x: jnp.roll(x, -1, axis=1),
+    "srt": lambda x: jnp.sort(x, axis=1),
+    "inc": lambda x: (x + 1) % 10,
+    "dbl": lambda x: 2 * x % 10,
+    "neg": lambda x: 9 - x,
+    "sum": lambda x: jnp.cumsum(x, axis=1) % 10,
+    "max": lambda x: jax.lax.cummax(x, axis=1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lists:
+    """Apply functions to a list of digits, from left to right.
+
+    ``rev`` reverses, ``rot`` moves the first digit to the end, ``srt`` sorts, ``inc`` adds 1 and ``dbl`` doubles each
+    modulo 10, ``neg`` subtracts each from 9, ``sum`` and ``max`` are of all digits so far, the sum modulo 10. A slip is
+    a function that is omitted, and noise a wrong digit; the functions after it continue from what was written.
+    """
+
+    functions: Annotated[int, Range(1, 8)] = setting(2, "How many functions.")
+    length: Annotated[int, Range(2, 12)] = setting(4, "Digits of the list.")
+
+    name = "lists"
+    alphabet = "0123456789 :" + "".join(sorted(set("".join(_FUNCTIONS))))
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range."""
+        settings.check(self)
+
+    @property
+    def radices(self) -> tuple[int, ...]:
+        """The functions and the digits."""
+        return (len(_FUNCTIONS),) * self.functions + (10,) * self.length
+
+    @property
+    def mistakes(self) -> tuple[int, int]:
+        """A step is a digit of the list after a function; the slip of the first digit is the function's."""
+        return self.functions * self.length, 10
+
+    def prompt(self, value: jax.Array) -> jax.Array:
+        """Write the list and the names of the functions."""
+        names = jnp.asarray([characters.codes(name) for name in _FUNCTIONS], jnp.int32)
+        called = [part for i in range(self.functions) for part in (" ", names[value[:, i]])]
+        return characters.line(len(value), value[:, self.functions :] + ord("0"), *called, ":")
+
+    def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
+        """Write the list after each function."""
+        digits, lists = value[:, self.functions :], []
+        for i in range(self.functions):
+            steps = slice(i * self.length, (i + 1) * self.length)
+            results = [function(digits) for function in _FUNCTIONS.values()]
+            chosen = sum(jnp.where(value[:, i : i + 1] == j, result, 0) for j, result in enumerate(results))
+            digits = (jnp.where(slip[:, steps][:, :1], digits, chosen) + off[:, steps]) % 10
+            lists.append(digits + ord("0"))
+        working = [part for written in lists[:-1] for part in (written, ";")]
+        return rules.Solution(characters.line(len(value), *working), lists[-1])
+
+    def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compare with the list after the last function."""
+        return rules.exact(rules.answer(self, value), written, "0123456789")
+
+
+lists = constructors.of(Lists)

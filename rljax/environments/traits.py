@@ -1,0 +1,85 @@
+"""What a task is, in one record: who judges it, its turns, seats and rows, and what its rows hold.
+
+``traits(task)`` is the one place that reads which members a task has. Ask it once, where its producer is chosen:
+
+==========  =========  =======================================================================================
+``host``    ``whole``  how the task is run
+==========  =========  =======================================================================================
+False       True       one completion a row, judged in the compiled program by ``World.verify``
+False       False      turns, answered in the compiled program by ``World.step``
+True        True       one completion a row, judged in worker processes by ``HostTask.reward``
+True        False      turns, answered in worker processes (``worlds.host``)
+==========  =========  =======================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # worker processes import this package and must not load jax
+    from rljax.environments import Task
+
+Rows = Literal["conversation", "chapters"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What a task is."""
+
+    host: bool  # worker processes judge or answer it; else the compiled program does
+    whole: bool  # of one turn, whose completions are judged by ``verify`` or ``reward``; else ``step`` answers turns
+    max_turns: int  # the most turns of an episode, of all seats together
+    seats: int  # that players write for
+    rows: Rows  # what a row holds: a conversation of one seat, or one turn
+    shared: bool  # the samples of a prompt face the same problem, so that they can be compared
+    domains: int  # number of values of ``Rollout.domain``
+    extra: tuple[str, ...]  # names of the numbers that the task writes on tokens, ``Rollout.extra``
+    longest: float  # seconds that a turn or the reward function on the host may take by its own limits
+    written: tuple[str, ...]  # what the verdicts of a task of one turn hold beyond the defaults
+
+    @property
+    def rows_of_episode(self) -> int:
+        """Rows of one episode: a conversation for each seat, or a chapter for each turn; 1 for a task of one turn."""
+        if self.whole:
+            return 1
+        return self.max_turns if self.rows == "chapters" else self.seats
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rows of a prompt begin with the same tokens."""
+        return self.rows_of_episode == 1 and self.shared
+
+    @property
+    def supplies(self) -> frozenset[str]:
+        """What rows hold beyond the defaults, by the names of ``types.Source.supplies``.
+
+        "token_reward" and "turns" for several turns; "agents" for several seats; "episodes" for several rows an
+        episode; "domains" for several domains; ``extra``; and ``written``.
+        """
+        several = self.max_turns > 1
+        names = {
+            "token_reward": several,
+            "turns": several,
+            "agents": self.seats > 1,
+            "episodes": self.rows_of_episode > 1,
+            "domains": self.domains > 1,
+        }
+        return frozenset({*(name for name, held in names.items() if held), *self.extra, *self.written})
+
+
+def traits(task: Task) -> Traits:
+    """Return what a task is; members that a task of one turn need not have get the values of one turn."""
+    whole = not hasattr(task, "max_turns")
+    return Traits(
+        host=task.host,
+        whole=whole,
+        max_turns=getattr(task, "max_turns", 1),
+        seats=getattr(task, "seats", 1),
+        rows=getattr(task, "rows", "conversation"),
+        shared=whole or not getattr(task, "anew", False),
+        domains=getattr(task, "domains", 1),
+        extra=tuple(getattr(task, "extra", ())),
+        longest=getattr(getattr(task, "reward", None) if whole else task, "longest", 0.0),
+        written=tuple(getattr(task, "supplies", ())),
+    )

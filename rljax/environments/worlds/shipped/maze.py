@@ -1,0 +1,218 @@
+"""Maze: find the way to a goal in a grid with walls, ``b3>d1 -.|#...``."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import types
+from rljax.environments import Split, characters
+from rljax.environments.worlds import rules, text
+from rljax.language import settings
+from rljax.language.settings import Share, setting
+from rljax.types import Range
+
+_SEED = 8  # decides the mazes; part of the world, not of a run
+_HELD = 4  # one of so many goals makes a problem a held-out one
+_MOVES = "NESW"
+_COLOURS = ("red", "blue", "green", "white", "black", "pink", "grey", "gold")
+_LONGEST = 5  # characters of a colour
+_MAP = "#-|."  # what a cell shows: no way to the east or the south, a way east, a way south, both
+
+
+@dataclasses.dataclass(frozen=True)
+class Maze:
+    """Rules: a turn is some letters of ``NESW``, the reply is the cell where they end, and reaching the goal pays 1.
+
+    A prompt has start, goal and map: ``b3>d1 -.|#...``. Cells are a letter for the column, from the west, and a number
+    for the row, from the north. The map has a character for each cell, row by row: ``#`` where there is no way to the
+    east or the south, ``-`` a way to the east, ``|`` to the south, ``.`` to both. With ``objects`` the goal is a
+    colour, and the prompt says where the colours are: ``b3>red;red d1;blue a2 -.|#...``. A move into a wall ends the
+    turn where it is. An unreadable turn is told ``?`` and moves nothing.
+
+    The ways are a random spanning tree of the grid (Prim's algorithm with random weights), so that there always is a
+    path; with ``walls`` 1 it is the only one. A problem is a function of index and split, and is held out if and only
+    if a hash of its map, start and goal is 0 modulo 4, so that no problem is in both splits.
+
+    An expert takes a shortest path. Parts: ``moves``, cells walked; ``bumps``, moves into walls; ``malformed``,
+    unreadable turns.
+    """
+
+    side: Annotated[int, Range(3, 8)] = setting(4, "Rows and columns of the grid.")
+    moves: Annotated[int, Range(1, 8)] = setting(2, "The most moves of a turn.")
+    turns: int | None = setting(None, "The most turns; None: as many as the longest path can need.")
+    walls: Share = setting(1.0, "Probability of a wall where the spanning tree has no way.")
+    objects: Annotated[int, Range(0, 8)] = setting(0, "Coloured cells, one of which is the goal; 0: it is a cell.")
+    view: Literal["position", "ways"] = setting("position", "What a reply tells; ways: also the open directions.")
+
+    name = "maze"
+    parts = ("moves", "bumps", "malformed")
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range."""
+        settings.check(self)
+        if self.turns is not None and not 1 <= self.turns <= 256:
+            raise ValueError(f"turns: {self.turns} is not in [1, 256]")
+
+    @property
+    def alphabet(self) -> str:
+        """Cells, moves, the map, and the letters of the colours."""
+        text = "abcdefgh"[: self.side] + "12345678"[: self.side] + _MOVES + _MAP + "> ?"
+        colours = "".join(_COLOURS[: self.objects]) + ";" * (self.objects > 0)
+        return text + "".join(sorted(set(colours) - set(text)))
+
+    @property
+    def prompt_length(self) -> int:
+        """Start, goal, colours and map."""
+        goal = _LONGEST + self.objects * (_LONGEST + 4) if self.objects else 2
+        return 2 + 1 + goal + 1 + self.side**2
+
+    @property
+    def turn_length(self) -> int:
+        """Moves."""
+        return self.moves
+
+    @property
+    def reply_length(self) -> int:
+        """A cell, and up to four directions."""
+        return 2 if self.view == "position" else 6
+
+    @property
+    def max_turns(self) -> int:
+        """The most turns."""
+        return -(-(self.side**2 - 1) // self.moves) if self.turns is None else self.turns
+
+    def size(self, split: Split) -> int:
+        """Return the number of problems of a split; two of them may be the same maze."""
+        return 2**24 if split == "train" else 2**16
+
+    def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
+        """Return problem ``index``: ways [cells, 4] bool, start, goal and colours."""
+        number = jax.random.fold_in(jax.random.key(_SEED), index % self.size(split))
+        draws = jax.random.split(jax.random.fold_in(number, split == "heldout"), 5)
+        count = self.side**2
+        cell = jnp.arange(count)
+        ways = self._ways(draws[0])
+        start = jax.random.randint(draws[1], (), 0, count)
+        place = jnp.arange(1, 4 * count + 1).reshape(ways.shape)
+        held = (jnp.sum(jnp.where(ways, place, 0)) + start + cell) % _HELD == 0
+        allowed = (held if split == "heldout" else ~held) & (cell != start)
+        goal = jax.random.categorical(draws[2], jnp.where(allowed, 0.0, -jnp.inf)).astype(jnp.int32)
+        free = (cell != start) & (cell != goal)
+        order = jnp.argsort(jnp.where(free, jax.random.uniform(draws[3], (count,)), 2.0)).astype(jnp.int32)
+        colour = jax.random.randint(draws[4], (), 0, max(self.objects, 1))
+        zero = jnp.int32(0)
+        return {
+            "ways": ways,
+            "start": start,
+            "goal": goal,
+            "colour": colour,
+            "place": order[: self.objects].at[colour].set(goal) if self.objects else order[:0],
+            "cell": start,
+            "turn": zero,
+            **dict.fromkeys(self.parts, zero),
+        }
+
+    def prompt(self, state: Any, seat: types.Array) -> types.Array:
+        """Write start, goal and map."""
+        shown = jnp.asarray(characters.codes(_MAP))[state["ways"][:, 1] + 2 * state["ways"][:, 2]]
+        goal = [self._name(state["goal"])]
+        if self.objects:
+            words = [rules.line(c, jnp.zeros(_LONGEST - len(c), jnp.int32)) for c in _COLOURS[: self.objects]]
+            goal = [jnp.stack(words)[state["colour"]]]
+            for word, place in zip(words, state["place"], strict=True):
+                goal += [";", word, " ", self._name(place)]
+        return rules.line(self._name(state["start"]), ">", *goal, " ", shown)
+
+    def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
+        """Walk, up to a wall or the goal."""
+        known = characters.among(text, _MOVES)
+        readable = known[0] & jnp.all(known | (text == 0))
+        cell, walks = state["cell"], readable
+        moves, bumps = jnp.int32(0), jnp.int32(0)
+        for letter in text:
+            direction = jnp.argmax(letter == jnp.asarray(characters.codes(_MOVES)))
+            walks &= (letter != 0) & (cell != state["goal"])
+            free = state["ways"][cell, direction]
+            cell = jnp.where(walks & free, cell + self._offsets[direction], cell)
+            moves, bumps = moves + (walks & free), bumps + (walks & ~free)
+            walks &= free
+        hit = cell == state["goal"]
+        state = {
+            **state,
+            "cell": cell,
+            "turn": state["turn"] + 1,
+            "moves": state["moves"] + moves,
+            "bumps": state["bumps"] + bumps,
+            "malformed": state["malformed"] + ~readable,
+        }
+        around = jnp.where(state["ways"][cell], jnp.asarray(characters.codes(_MOVES)), 0)
+        view = rules.line(self._name(cell), around if self.view == "ways" else "")
+        missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
+        return state, rules.Answer(
+            jnp.where(readable, view, rules.line("?", jnp.zeros(self.reply_length - 1, jnp.int32))),
+            reward=hit * 1.0,
+            done=hit,
+            truncated=~hit & (state["turn"] >= self.max_turns),
+            outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
+            parts={name: state[name] for name in self.parts},
+        )
+
+    def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
+        """Write the next moves of a shortest path; the first of ``NESW`` where there are several."""
+        cell, distance, letters = state["cell"], self._distances(state), []
+        for _ in range(self.moves):
+            around = distance[(cell + self._offsets) % self.side**2]
+            direction = jnp.argmin(jnp.where(state["ways"][cell], around, self.side**2))
+            walks = cell != state["goal"]
+            letters.append(jnp.where(walks, jnp.asarray(characters.codes(_MOVES))[direction], 0))
+            cell = jnp.where(walks, cell + self._offsets[direction], cell)
+        return jnp.stack(letters)
+
+    @property
+    def _offsets(self) -> types.Array:
+        return jnp.asarray([-self.side, 1, self.side, -1], jnp.int32)
+
+    def _name(self, cell: types.Array) -> types.Array:
+        return jnp.stack([cell % self.side + ord("a"), cell // self.side + ord("1")])
+
+    def _ways(self, key: types.Key) -> types.Array:
+        """Draw the open directions of every cell, [cells, 4] bool, in the order of ``NESW``."""
+        count = self.side**2
+        cell = np.arange(count).reshape(self.side, self.side)
+        first = jnp.asarray(np.concatenate([cell[:, :-1].ravel(), cell[:-1].ravel()]))  # to the east, to the south
+        second = jnp.asarray(np.concatenate([cell[:, 1:].ravel(), cell[1:].ravel()]))
+        weigh, open_ = jax.random.split(key)
+        weight = jax.random.uniform(weigh, first.shape)
+
+        def grow(_: Any, carry: Any) -> Any:
+            inside, tree = carry
+            border = inside[first] != inside[second]
+            edge = jnp.argmin(jnp.where(border, weight, 2.0))
+            return inside.at[first[edge]].set(True).at[second[edge]].set(True), tree.at[edge].set(True)
+
+        inside = jnp.arange(count) == 0
+        _, tree = jax.lax.fori_loop(0, count - 1, grow, (inside, jnp.zeros(first.shape, bool)))
+        way = tree | (jax.random.uniform(open_, first.shape) >= self.walls)
+        half = first.shape[0] // 2
+        none = jnp.zeros((count,), bool)
+        east, south = none.at[first[:half]].set(way[:half]), none.at[first[half:]].set(way[half:])
+        return jnp.stack([jnp.roll(south, self.side), east, south, jnp.roll(east, 1)], axis=1)
+
+    def _distances(self, state: Any) -> types.Array:
+        """Return the number of moves from each cell to the goal, [cells] int32."""
+        count = self.side**2
+        cell = jnp.arange(count)
+        neighbour = (cell[:, None] + self._offsets[None, :]) % count  # those beyond the border have no way
+
+        def relax(_: Any, distance: types.Array) -> types.Array:
+            around = jnp.where(state["ways"], distance[neighbour], count)
+            return jnp.minimum(distance, 1 + jnp.min(around, axis=1))
+
+        start = jnp.where(cell == state["goal"], 0, count).astype(jnp.int32)
+        return jax.lax.fori_loop(0, count, relax, start)
+
+
+maze = text.of_rows(Maze)

@@ -1,0 +1,75 @@
+"""Other scales of an advantage, and bounds on it."""
+
+import jax.numpy as jnp
+
+from rljax import transforms, types
+from rljax.transforms import define, ops, trajectories
+from rljax.transforms.advantage import normalise
+
+
+@define.constructor("advantage")
+def zscore_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.RolloutTransform:
+    """Standardize in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
+    return transforms.chain(normalise.center_by("group"), normalise.scale_by("group", epsilon, ddof))
+
+
+@define.advantage
+def standardise_rows(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.Array:
+    """Standardize the rows' mean advantages over the batch: (mean_t A - mean) / (std + epsilon) on a row's tokens.
+
+    Source: SPO (arXiv 2509.13232). Unlike ``whiten`` it counts rows with a trained token.
+    """
+    row, weight = ops.row_mean(normalise.current(r), r.mask), jnp.max(ops.trained_tokens(r), axis=1, keepdims=True)
+    return normalise.over(row - ops.masked_mean(row, weight), ops.masked_std(row, weight, ddof) + epsilon)
+
+
+@define.advantage(needs=normalise.SIBLINGS)
+def scale_by_group_mean(r, epsilon: types.NonNegative = 0.0) -> types.Array:
+    """Divide by the group's mean reward: A / (mean + epsilon), 0 where mean <= 0. MaxRL (arXiv 2602.02710)."""
+    mean = normalise.moments(r)[0]
+    return jnp.where(mean > 0, normalise.over(normalise.current(r), mean + epsilon), 0.0)
+
+
+@define.advantage(needs=types.Needs(siblings=True, domains=True))
+def scale_by_task(r, epsilon: types.NonNegative = 1e-6) -> types.Array:
+    """Divide by a domain's spread: A / (s + epsilon), s^2 its groups' mean variance (ddof 1). GoLongRL (2025)."""
+    domain, valid = ops.given(r.domain, "scale_by_task: the rollout has no domain"), ops.valid_rows(r)
+    unit = trajectories.once(r)
+    variance = ops.segment_std(trajectories.total(r), r.group, unit, 1) ** 2
+    once = ops.segment_first(r.group, jnp.where(ops.segment_total(unit, r.group) > 1, valid, 0.0))
+    return normalise.scaled(normalise.current(r), jnp.sqrt(ops.segment_mean(variance, domain, once))[:, None], epsilon)
+
+
+@define.advantage(needs=normalise.SIBLINGS)
+def scale_by_informative_share(r, floor: types.Fraction = 0.5) -> types.Array:
+    """Divide by the share of groups that have spread: A / max(share, floor). GPG (arXiv 2504.02546)."""
+    once = ops.segment_first(r.group, ops.valid_rows(r))
+    share = ops.masked_mean(jnp.where(normalise.flat(r), 0.0, jnp.ones_like(once)), once)
+    return normalise.over(normalise.current(r), jnp.maximum(share, floor))
+
+
+@define.advantage
+def drop_outliers(r, sigmas: types.NonNegative = 3.0) -> types.Array:
+    """Set outliers of the batch to 0: |A - mean| > sigmas std over tokens. R1-Reward (arXiv 2505.02835)."""
+    mean, std = normalise.moments(r, "batch", "token")
+    return jnp.where(jnp.abs(normalise.current(r) - mean) > sigmas * std, 0.0, normalise.current(r))
+
+
+@define.advantage
+def clamp(r, limit: types.Positive) -> types.Array:
+    """Clamp the advantage to [-limit, limit] (MARS, 2025)."""
+    return jnp.clip(normalise.current(r), -limit, limit)
+
+
+@define.advantage
+def boltzmann(r, beta: types.Positive = 1.0) -> types.Array:
+    """Weigh by the exponential of the advantage, mean 1 over the rows that count: N softmax(A / beta).
+
+    Source: AWAC (arXiv 2006.09359, eq. 13), normalized over the batch as in its release. A row's advantage is the mean
+    over its tokens.
+    """
+    counts = (ops.valid_rows(r) > 0) & jnp.any(r.mask > 0, axis=1)
+    a = jnp.where(counts, ops.row_mean(normalise.current(r), r.mask)[:, 0] / beta, -jnp.inf)
+    a = a - jnp.max(jnp.where(counts, a, -1e30))
+    weight = jnp.where(counts, jnp.exp(a), 0.0)
+    return (weight * jnp.sum(counts, dtype=weight.dtype) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask

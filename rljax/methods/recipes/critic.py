@@ -1,0 +1,167 @@
+"""Recipes with a critic: a second objective regresses its values, and the values make the advantage."""
+
+from rljax.algorithms.base import compose, recipe, when
+from rljax.algorithms.recipes import critic
+from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate
+from rljax.types import Algorithm, Count, Fraction, NonNegative, Positive
+
+
+@recipe
+def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """PPO with gamma = lambda = 1 and no KL, so that A_t = R - V_t; the critic takes many steps.
+
+    Open-Reasoner-Zero (arXiv 2503.24290), 64 samples of each prompt. Differs from ``ppo`` by lambda, KL and the
+    critic's epochs.
+    """
+    return compose(
+        advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(None, critic_epochs)],
+    )
+
+
+@recipe
+def vc_ppo(
+    lam: Fraction = 0.95,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    value_range: tuple[float, float] | None = None,
+) -> Algorithm:
+    """PPO whose critic learns from undiscounted returns (lambda 1) while the policy uses ``lam``.
+
+    VC-PPO (arXiv 2503.01491). Train the critic alone in a first phase. ``value_range`` as in ``ppo``.
+    """
+    return compose(
+        advantage=[advantage.gae(1.0, lam, value_lam=1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2, over=value_range)],
+    )
+
+
+@recipe
+def vapo(
+    alpha: Positive = 0.05,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.28,
+    likelihood: NonNegative = 0.1,
+    value_range: tuple[float, float] | None = None,
+) -> Algorithm:
+    """VC-PPO with lambda = 1 - 1 / (alpha |y|), a raised clip, token mean, and the likelihood of correct rows.
+
+    VAPO (arXiv 2504.05118). Train the critic alone in a first phase. ``value_range`` as in ``ppo``.
+
+    Args:
+      alpha: how fast lambda approaches 1 with the length of a row.
+      likelihood: coefficient of the likelihood of correct rows.
+    """
+    right = penalty.nll(likelihood, "correct", reduce=reduce.mean_over_tokens("correct"))
+    return compose(
+        advantage=[advantage.length_adaptive_gae(alpha), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(likelihood, right)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2, over=value_range)],
+    )
+
+
+@recipe
+def t_ppo(
+    window: Count = 64,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 1.0,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+) -> Algorithm:
+    """PPO on rows that were cut before their end: the value after the cut is the last known one.
+
+    T-PPO (arXiv 2506.15050): a step adds ``window`` tokens to every row, and the policy trains on each token once
+    (extra["used"] [B, T] is 1 on tokens of earlier steps); the critic learns from finished rows only.
+
+    Args:
+      window: tokens that a step adds to each row.
+    """
+    return compose(
+        source=source.windowed(window),
+        advantage=[advantage.truncated_gae(gamma, lam), advantage.whiten()],
+        prepare=[prepare.drop_used()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2, prepare=[prepare.drop_truncated()])],
+    )
+
+
+@recipe
+def tulu_3(kl: NonNegative = 0.05, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """PPO on verifiable rewards of 10 or 0 with k1 in the reward.
+
+    Tulu 3, RLVR (arXiv 2411.15124), whose critic starts from a reward model. Differs from ``ppo`` by the scale of the
+    reward and by lambda.
+
+    Args:
+      kl: coefficient of the k1 that is charged to the reward, in nats; 0 leaves it out.
+    """
+    return compose(
+        reward=[reward.affine(scale=10.0), *when(kl, reward.kl("k1", kl))],
+        advantage=[advantage.gae(1.0, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2)],
+    )
+
+
+@recipe(task="guess()")
+def clip_delta(eta: float | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """PPO on process rewards that repeating a good step cannot increase: step k is paid r_k - r_{k+1}.
+
+    On Designing Effective RL Reward (arXiv 2410.15115): Delta, and before it Clip, min(r_k - eta, 0), where ``eta`` is
+    set.
+
+    Args:
+      eta: subtracted from the reward of a step before it is clipped at 0; None: no clip.
+    """
+    return compose(
+        reward=[*([] if eta is None else [reward.clip_process(eta)]), reward.delta_process()],
+        advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2)],
+    )
+
+
+@recipe(task="guess()")
+def turn_ppo(
+    gamma: Fraction = 1.0, lam: Fraction = 1.0, kl: NonNegative = 0.0, low: NonNegative = 0.2, high: NonNegative = 0.2
+) -> Algorithm:
+    """PPO whose GAE takes one step for each turn; all tokens of a turn share its advantage.
+
+    The turn-level unit of ERA and AReaL. One turn is a bandit, A = R - V_0. The KL of tokens, if any, is in the loss.
+
+    Args:
+      gamma: discount of later rewards for each turn.
+    """
+    return compose(
+        advantage=[advantage.turn_gae(gamma, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k2", kl))],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2)],
+    )
+
+
+@recipe(task="maze()")
+def webrl(beta: Positive = 1.0, cost: float = 0.05) -> Algorithm:
+    """Regress the log-ratio to the reference onto the turn's advantage: (beta log(pi / ref) - A)^2 for each turn.
+
+    WebRL (arXiv 2411.02337), in the paper's squared form; its release binarizes A and uses a smooth L1 loss. The critic
+    is the one of ``digirl``.
+
+    Args:
+      beta: factor of the log-ratio, in units of the advantage.
+      cost: charged to each turn, in units of the reward.
+    """
+    return compose(
+        advantage=[advantage.step_value_difference(cost)],
+        loss=[surrogate.reference_regression(beta, "turn")],
+        reduce=reduce.mean_over_rows(),
+        others=[critic.critic_objective(None)],
+    )

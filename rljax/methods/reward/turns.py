@@ -1,0 +1,71 @@
+"""Rewards of steps and turns: pieces that write ``token_reward`` and mostly leave the reward of the row unchanged."""
+
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define, ops, trajectories
+from rljax.transforms.frame import extras
+from rljax.transforms.reward import shaping, steps
+
+PAID = types.Needs(token_reward=True)
+
+
+def _steps(r: types.Rollout):
+    """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid something."""
+    return jnp.where(r.extra.get("step_end", steps.payments(r)) != 0, r.mask, 0.0)
+
+
+def turns(r: types.Rollout) -> tuple[types.Array, types.Array]:
+    """Return [B, T]: ids of (row, turn), and 1 on the last trained token of each."""
+    ids = ops.dense(jnp.indices(r.mask.shape)[0], shaping.field(r, "turn"))
+    return ids, ops.segment_first(ids[:, ::-1], r.mask[:, ::-1])[:, ::-1]
+
+
+@define.reward(needs=PAID)
+def clip_process(r, eta: types.Number) -> types.Rollout:
+    """Clip the rewards of steps at 0: min(r_k - eta, 0). Effective RL reward (arXiv 2410.15115).
+
+    A step ends where extra["step_end"] is 1, or without it at trained tokens whose token reward is not 0.
+    """
+    ends = _steps(r)
+    clipped = jnp.minimum(steps.payments(r) - eta, 0.0) * ends
+    return extras.put(r.replace(token_reward=clipped), {"step_end": ends})
+
+
+@define.reward(needs=PAID)
+def delta_process(r) -> types.Array:
+    """Pay a step r_k - r_{k+1}; the last step keeps its reward. Effective RL reward (arXiv 2410.15115).
+
+    Undiscounted returns are then the steps' rewards, and repeating a good step adds nothing. Steps as in
+    ``clip_process``.
+    """
+    return -ops.gae(jnp.zeros_like(r.mask), steps.payments(r), _steps(r), 1.0, 0.0)  # minus one-step differences
+
+
+@define.reward(needs=PAID)
+def gated(r, threshold: types.Number) -> types.Rollout:
+    """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
+    dense, won = trajectories.summed(r, jnp.sum(steps.payments(r), axis=1)), trajectories.outcome(r)
+    return r.replace(reward=won + jnp.where(won >= threshold, dense, 0.0), token_reward=None)
+
+
+@define.reward(needs=steps.TURNS | define.reads(extra=("match",)))
+def turn_returns(r, gamma: types.Fraction = 0.5) -> types.Array:
+    """Pay R_k = r_k + gamma R_{k+1} at a turn's last trained token, r_k where it misses the expert. UI-S1 (2509.11543).
+
+    r_k sums the turn's token rewards, k + 1 is the row's next turn; a turn matches where extra["match"] is 1 on all
+    its trained tokens.
+    """
+    ids, end = turns(r)
+    missed = ops.segment_total(jnp.where(ops.extra(r, "match") == 1, 0.0, r.mask), ids)
+    factor = jnp.where(missed > 0, 0.0, gamma).astype(end.dtype)
+    return trajectories.reward_to_go(r, factor, ops.segment_total(steps.payments(r), ids), end)
+
+
+@define.reward(needs=lambda a: steps.TURNS | ops.key_needs(a["key"]))
+def center_turns(r, key: types.Segments = "agent") -> types.Array:
+    """Pay a turn's total at its last trained token, less the mean of all turns with equal ``key``. MARS (2025)."""
+    (ids, end), keys = turns(r), ops.segments(r, key)
+    keys = jnp.broadcast_to(keys if keys.ndim == 2 else keys[:, None], end.shape)
+    total = ops.segment_total(steps.payments(r), ids)
+    return (total - ops.segment_mean(total, keys, end * ops.valid_rows(r)[:, None])) * end

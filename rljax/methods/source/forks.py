@@ -1,0 +1,272 @@
+"""Forks: second passes that continue a part of the policy's own completion, or that write a demonstration anew.
+
+No loss touches the tokens that a continuation begins with; its reward is paid for the whole completion.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.transforms import define, ops
+from rljax.transforms.frame import extras
+from rljax.transforms.source import edits, groups
+
+Array = types.Array
+
+
+@define.source
+def cure(share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Count = 20) -> types.Source:
+    """Cut rows before a token of high entropy and sample continuations into the same group.
+
+    The first share * samples rows of a group are cut once each, at a token drawn among the ``top`` of highest entropy;
+    ``branches`` continuations of each take the places of other rows, which are sampled and not used. CURE (arXiv
+    2508.11016, stage 1): 4 rows cut and 3 branches of each make groups of 16. Tokens that end a row are never drawn;
+    the release leaves out tokens of one character too.
+
+    Args:
+      share: of a group's rows that are cut; times the samples of a prompt, a whole number.
+      branches: continuations of each.
+      top: tokens of a row that may be drawn.
+
+    Raises:
+      ValueError: rows and branches are more than the group.
+    """
+    if share * (1 + branches) > 1 + 1e-6:
+        raise ValueError(
+            f"cure: share={share} of a group and branches={branches} of each are {share * (1 + branches):g} times the "
+            f"group; share may be at most {1 / (1 + branches):g}"
+        )
+
+    def rows_cut(rollout: types.Rollout) -> Array:
+        return jnp.maximum(jnp.floor(share * groups.size(rollout) + 1e-3), 1).astype(jnp.int32)
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, problems, solutions
+        length = _length(rollout)
+        place, candidates = entropy_places(rollout, top)
+        drawn = jnp.floor(_uniform(key, length.size) * candidates).astype(jnp.int32)
+        at = jnp.take_along_axis(place, jnp.minimum(drawn, top - 1)[:, None], axis=1)[:, 0]
+        chosen = (groups.sample(rollout) < rows_cut(rollout)) & (candidates > 0)
+        row = jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)
+        return _continued(rollout, row, chosen[row], at[row])
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        sample = groups.sample(first)
+        start = jnp.arange(sample.size, dtype=jnp.int32) - sample + rows_cut(first) + sample * branches
+        return groups.replaced(first, second, edit, start[edit.row, None])
+
+    return types.Source(again=types.Again(edit=edit, merge=merge, share=share, by="row", samples=branches))
+
+
+@define.source
+def retry_from_middle(
+    low: types.Fraction = 0.5, high: types.Fraction = 0.5, rows: types.Fraction = 0.5
+) -> types.Source:
+    """Continue each row of a group without a success from a state of its own completion, in its place.
+
+    Args:
+      low: the smallest share of the completion that is kept.
+      high: the largest; a row's share is uniform between them.
+      rows: the largest share of the rows that is sampled again.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, problems, solutions
+        failed = edits.unsolved(rollout)[groups.place(rollout)] & (_length(rollout) > 1)
+        row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
+        share = low + (high - low) * _uniform(key, count)
+        return _continued(rollout, row, failed[row], _kept(rollout, row, share))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        return groups.replaced(first, second, edit, edit.row[:, None])
+
+    return types.Source(again=types.Again(edit=edit, merge=merge, share=rows, by="row", samples=1))
+
+
+@define.source
+def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: types.Fraction = 0.5) -> types.Source:
+    """Sample a group whose rewards do not differ again, all rows from one state of one of its completions.
+
+    Rows are compared with others from the same state only, as in the branches of B2-DiffuRL (arXiv 2503.11240).
+
+    Args:
+      low: the smallest share of the completion that is kept.
+      high: the largest; a group's share is uniform between them.
+      prompts: the largest share of the prompts that is sampled again.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, problems, solutions
+        drawn = jax.ops.segment_max(ops.valid_rows(rollout), groups.place(rollout), rollout.group.size) > 0
+        flat = groups.starts(rollout) & (groups.spread_of(rollout) <= 1e-6) & drawn[groups.place(rollout)]
+        begin = jnp.argsort(~flat, stable=True)[:count].astype(jnp.int32)
+        sample = jnp.floor(_uniform(jax.random.fold_in(key, 1), count) * groups.size(rollout)[begin])
+        row = begin + sample.astype(jnp.int32)
+        share = low + (high - low) * _uniform(key, count)
+        return _continued(rollout, row, flat[begin] & (_length(rollout)[row] > 1), _kept(rollout, row, share))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        start = edit.row - groups.sample(first)[edit.row]
+        return edits.alone(groups.replaced(first, second, edit, start[:, None]), first)
+
+    return types.Source(again=types.Again(edit=edit, merge=merge, share=prompts))
+
+
+@define.source
+def anytime(
+    cuts: types.Count = 4,
+    summaries: types.Count = 4,
+    room: types.Count = 32,
+    text: str = "",
+    train_summary: bool = False,
+) -> types.Source:
+    """Cut every thought at token budgets and force summaries, whose rewards credit the segments before them.
+
+    With T completion tokens, budget j of 1 .. cuts is b_j = j (T - room) / cuts. A row longer than b_j gets ``text``
+    behind its first b_j tokens and ``summaries`` endings; r_j is their mean reward, and a shorter row's own reward.
+    Writes extra["cut_reward"] ``[B, cuts]`` and extra["segment"] ``[B, T]``, the budgets spent before a token, for
+    ``advantage.budget_relative``; the reward of a row becomes the mean of r_j; tokens behind b_cuts are not trained.
+    With ``train_summary`` the first ending of the last budget stands there instead, in segment ``cuts``, and
+    extra["summary"] ``[B]`` is its reward less the mean r_cuts. Source: AnytimeReasoner (arXiv 2505.13438), which
+    trains the endings of all budgets; with its last-only weights of the budgets that is the same term.
+
+    Args:
+      cuts: token budgets.
+      summaries: endings of each.
+      room: the tokens kept for text and ending.
+      text: what is written behind a cut thought.
+      train_summary: whether an ending of the last budget is trained.
+
+    Raises:
+      ValueError: there is no room for the budgets or for the text.
+    """
+
+    def budgets(width: int) -> Array:
+        if width - room < cuts:
+            raise ValueError(
+                f"anytime: room={room} leaves {width - room} of {width} completion tokens for {cuts} budgets"
+            )
+        return jnp.asarray([j * (width - room) // cuts for j in range(1, cuts + 1)], jnp.int32)
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, solutions, key
+        words = problems.encode(text)
+        if len(words) >= room:
+            raise ValueError(f"anytime: text has {len(words)} tokens; room={room} must be above that")
+        rows, width = rollout.mask.shape
+        assert count == rows * cuts, (count, rows, cuts)
+        row = jnp.repeat(jnp.arange(rows, dtype=jnp.int32), cuts)
+        spent = jnp.tile(budgets(width), rows)
+        out = _continued(rollout, row, _length(rollout)[row] > spent, spent)
+        column, token = jnp.arange(width)[None, :] - spent[:, None], rollout.action.token[row]
+        for i, word in enumerate(words):
+            token = jnp.where(column == i, word, token)
+        return out.replace(head=types.Action(token=token, length=spent + len(words)))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        rows, width = first.mask.shape
+        shape = rows, cuts, summaries
+        valid = ops.valid_rows(second).reshape(shape)
+        mean = jnp.sum(second.reward.reshape(shape) * valid, axis=2) / jnp.maximum(jnp.sum(valid, axis=2), 1.0)
+        cut = edit.used.reshape(rows, cuts)
+        reward, spent = jnp.where(cut, mean, first.reward[:, None]), budgets(width)
+        segment = jnp.sum(jnp.arange(width)[:, None] >= spent[None, :], axis=1)
+        trained = ~cut[:, -1:] | (segment < cuts)[None, :]
+        number = jnp.broadcast_to(jnp.minimum(segment, cuts - 1), (rows, width)).astype(jnp.int32)
+        out = first.replace(mask=first.mask * trained, reward=jnp.mean(reward, axis=1))
+        written = {"cut_reward": reward, "segment": number}
+        if train_summary:
+            last = ((jnp.arange(rows) * cuts + cuts - 1) * summaries).astype(jnp.int32)
+            ending = groups.take(second, last)
+            whole = edits.joined(first, ending, jnp.arange(rows), jnp.broadcast_to(spent[-1], (rows,)))
+            kept = cut[:, -1] & valid[:, -1, 0].astype(bool)
+            judged = {name: getattr(out, name) for name in ("reward", "valid", "outcome", "parts", "episode", "turn")}
+            whole = extras.put(whole.replace(**judged), {"pass": out.extra["pass"]})
+            out = groups.put(kept, whole, out)
+            number = jnp.where(kept[:, None], segment[None, :], number).astype(jnp.int32)
+            gain = jnp.where(kept, ending.reward - mean[:, -1], 0.0)
+            written = {"cut_reward": reward, "segment": number, "summary": gain}
+        return extras.put(out, written)
+
+    again = types.Again(edit=edit, merge=merge, share=float(cuts), by="row", samples=summaries)
+    supplies = {"cut_reward", "segment"} | ({"summary"} if train_summary else set())
+    return types.Source(again=again, supplies=frozenset(supplies))
+
+
+@define.source
+def expert_rewrite(
+    before: str = "", after: str = "", room: types.Count = 64, prompts: types.Fraction = 0.5
+) -> types.Source:
+    """Let the policy write the demonstration in its own words, and put a correct one into a group without a success.
+
+    The prompt of the second pass is [prompt | before | demonstration | after], the prompt of training is the plain one,
+    so the row is off-policy: ``ratio.token("behaviour")`` is pi(y | x) / pi_old(y | x, demonstration). Source: EGSR
+    (arXiv 2505.08364), expert-guided self-reformulation.
+
+    Args:
+      before: text before the demonstration.
+      after: text behind it.
+      room: tokens kept for both texts.
+      prompts: the largest share of the prompts that is sampled again, one row each.
+
+    Raises:
+      ValueError: the texts have more tokens than there is room for.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        del pool, key
+        texts = [edits.text(problems, t) for t in (before, after)]
+        written = sum(token.size for token, _ in texts)
+        if written > room:
+            raise ValueError(f"expert_rewrite: the texts have {written} tokens; room={room}")
+        row, used = edits.places(rollout, edits.unsolved(rollout), count)
+        return edits.prompts(rollout, row, used, texts[0], edits.solution(solutions, row, 1.0), texts[1])
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        right = edit.replace(used=edit.used & edits.right(second))
+        return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        del problems, prompt
+        return completion + room
+
+    again = types.Again(edit=edit, merge=merge, share=prompts, samples=1, longer=longer, plain=True)
+    return types.Source(solutions=True, off_policy=True, again=again)
+
+
+# --- for these and for authors of pieces -----------------------------------------------------------
+
+
+def entropy_places(rollout: types.Rollout, top: int) -> tuple[Array, Array]:
+    """Return the positions of highest entropy of each row, ``[B, top]`` in falling order, and how many there are.
+
+    Those are tokens that the policy wrote and that do not end the row.
+    """
+    entropy, width = ops.given(rollout.entropy, "forks: the rollout has no entropy"), rollout.mask.shape[1]
+    ends = rollout.finish == types.Finish.STOP
+    last = ends[:, None] & (jnp.arange(width)[None, :] == _length(rollout)[:, None] - 1)
+    free = (rollout.mask > 0) & ~last
+    _, place = jax.lax.top_k(jnp.where(free, entropy, -jnp.inf), min(top, width))
+    place = jnp.pad(place, ((0, 0), (0, top - place.shape[1])))
+    return place.astype(jnp.int32), jnp.minimum(jnp.sum(free, axis=1, dtype=jnp.int32), top)
+
+
+def _length(rollout: types.Rollout) -> Array:
+    """Return the positions in use of each row, ``[B]`` int32, its head included."""
+    return ops.given(rollout.action and rollout.action.length, "forks: the rollout has no lengths")
+
+
+def _kept(rollout: types.Rollout, row: Array, share: Array) -> Array:
+    """Return how many tokens are ``share`` ``[n]`` of the tokens of each row before its last, ``[n]`` int32."""
+    return jnp.round(share * (_length(rollout)[row] - 1)).astype(jnp.int32)
+
+
+def _uniform(key: types.Key, count: int) -> Array:
+    return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(jnp.arange(count))
+
+
+def _continued(rollout: types.Rollout, row: Array, used: Array, length: Array) -> types.Edit:
+    """Return edits that continue the first ``length`` ``[n]`` tokens of rows ``row`` ``[n]`` under the same prompts."""
+    assert rollout.context is not None and rollout.action is not None
+    head = types.Action(token=rollout.action.token[row], length=jnp.where(used, length, 0))
+    return types.Edit(row, used, rollout.context.token[row], rollout.context.mask[row], head)

@@ -1,0 +1,114 @@
+"""Memories: rows of earlier steps. The frame is ``store.py``."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.methods.source import store
+from rljax.transforms import define, trajectories
+from rljax.transforms.source import groups
+
+Array = types.Array
+
+
+@define.source
+def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source:
+    """Replace the last ``share`` of the groups by groups of the last ``steps`` batches, which are that old at most.
+
+    The pool holds those batches as they were sampled; the first step has none and trains on fresh rows alone. A group
+    is replaced by the group of the same place in one of the batches, all equally likely. ``behaviour_logp`` and
+    ``version`` stay as the policy that wrote the rows left them, whose ``on_policy`` is 0. Source: ReMix (arXiv
+    2507.06892): 0.4, 2.
+    """
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
+        del problems
+        rows = jax.tree.map(lambda x: jnp.zeros((steps * x.shape[0], *x.shape[1:]), x.dtype), rollout)
+        return {"rows": rows, "filled": jnp.zeros((), jnp.int32)}  # batches stored so far
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        del count
+        place, size = groups.place(rollout), rollout.reward.size
+        if pool["rows"].reward.size != steps * size:
+            raise ValueError("source.replay stores whole batches: write it before the pieces that choose among rows")
+        filled = pool["filled"].astype(jnp.int32)
+        replayed = (filled > 0) & (place >= jnp.round((1.0 - share) * (place[-1] + 1)))
+        behind = jax.random.randint(key, (size,), 0, jnp.clip(filled, 1, steps))[place]
+        batch = (filled - 1 - behind) % steps
+        rows = groups.take(pool["rows"], batch * size + jnp.arange(size, dtype=jnp.int32))
+        mixed = groups.put(replayed, rows, rollout)
+        mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
+        start = (filled % steps) * size
+        kept = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0), pool["rows"], rollout)
+        return mixed, {"rows": kept, "filled": filled + 1}
+
+    return types.Source(init=init, select=select, off_policy=True)
+
+
+def _successes(
+    capacity: int,
+    age: int | None,
+    wanted: Callable[[types.Rollout, int], Array],
+    most: int = 1,
+    added: int = 1,
+) -> types.Source:
+    """Return a source that stores correct episodes and puts ``added`` of a prompt's into groups that are ``wanted``."""
+
+    def init(rollout: types.Rollout, problems: types.Problems) -> store.Store:
+        return store.empty(rollout, capacity, problems.rows)
+
+    def select(rollout: types.Rollout, pool: store.Store, count: int, key: types.Key):
+        del count
+        pool = store.tick(pool, age)
+        rank = jax.random.uniform(key, pool.index.shape)
+        mixed, _ = store.insert(pool, rollout, wanted(rollout, pool.each), added, rank)
+        solved = store.solved(rollout, pool.each)
+        return mixed, store.put(pool, rollout, solved, jnp.zeros(solved.shape), most)
+
+    return types.Source(init=init, select=select, off_policy=True, by_prompt=True)
+
+
+def _failed(rollout: types.Rollout, each: int) -> Array:
+    """Return which episodes are of groups that count and have no success, ``[N]`` bool."""
+    rate, count = store.rate(rollout, each)
+    return (rate == 0) & (count > 0)
+
+
+@define.source
+def arpo(capacity: types.Count = 1024, age: types.Count | None = None) -> types.Source:
+    """Put one stored success of the same prompt into a group that failed whole, in place of its last sample.
+
+    The newest success of each of ``capacity`` prompts is stored, for at most ``age`` steps (None: no limit). Other
+    groups stay as they are. The advantages of the group, all 0 before, are then above 0 in the stored row and below in
+    the others. Source: ARPO, agentic replay (arXiv 2505.16282). A group of which no sample counts has not failed.
+    """
+    return _successes(capacity, age, _failed)
+
+
+@define.source
+def rlep(
+    added: types.Count = 2, kept: types.Count = 8, capacity: types.Count = 4096, age: types.Count | None = None
+) -> types.Source:
+    """Put ``added`` stored successes of the same prompt into every group, in place of its last samples.
+
+    Of each prompt the newest ``kept`` successes are stored, and those added are drawn uniformly. Source: RLEP (arXiv
+    2507.07451), which adds 2 to 16 samples; there an earlier run collects the successes, here the run itself does.
+    """
+    return _successes(capacity, age, lambda rollout, each: jnp.ones((rollout.reward.size // each,), bool), kept, added)
+
+
+@define.source
+def guided_if(below: types.Number = 0.5, capacity: types.Count = 1024, age: types.Count | None = None) -> types.Source:
+    """Put one stored success of the same prompt into the groups whose mean reward is below ``below``.
+
+    It takes the place of the last sample, and the group's statistics count it. Source: EasyVideoR1 (2025), whose good
+    rows come from a file. ``arpo`` where only groups without any success are below.
+    """
+
+    def low(rollout: types.Rollout, each: int) -> Array:
+        tally, group = groups.tally(rollout), groups.place(rollout)[::each]
+        return (tally.reward < below)[group] & (tally.count > 0)[group]
+
+    return _successes(capacity, age, low)

@@ -1,0 +1,151 @@
+"""Attention of decoded tokens to the keys and values of a cache; see ``caches``."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.models.network import attention
+from rljax.transforms import ops
+from rljax.types import Array
+
+Pair = tuple[Array, Array]
+Blocks = tuple[Pair, ...]
+
+
+def mixed(
+    before: Callable[[Array], attention.Partial],
+    query: Array,
+    prompt: Pair,
+    read: Callable[[Array], list[attention.Partial]],
+) -> Array:
+    """Attend from ``query`` [B, 1, H, K] to the prompt and to the row; ``read`` returns the row's partial softmaxes."""
+    rows, _, heads, size = query.shape
+    prompts, kv = prompt[0].shape[:2]
+    lanes, group = rows // prompts, heads // kv
+    # The rows of a prompt are the queries of one product with its keys.
+    together = query.reshape(prompts, lanes, kv, group, size).transpose(0, 2, 1, 3, 4)
+    part = before(together.reshape(prompts, kv, -1, size))
+
+    def per_row(x: Array) -> Array:
+        return x.reshape(prompts, kv, lanes, group, -1).swapaxes(1, 2).reshape(rows, kv, group, -1)
+
+    parts = [attention.Partial(*map(per_row, part)), *read(query.reshape(rows, kv, group, size))]
+    return attention.merged(parts).reshape(rows, 1, heads, size)
+
+
+def prompts(
+    form: attention.Form, query: Array, *, cache: Any, seen: Array, number: Array | int, prompt: Pair
+) -> attention.Partial:
+    """Attend from ``query`` [P, G, q, K] to the prompts of layer ``number``.
+
+    Args:
+      form: the formula of the weights.
+      query: of the rows of each prompt.
+      cache: its prompts are read if they are histories.
+      seen: ``[P, 1, lanes or 1, L]`` bool, the visible keys.
+      number: of the layer.
+      prompt: keys and values of the layer.
+    """
+    if cache.history:
+        return history(form, query, cache, seen[:, 0], number)
+    lanes = seen.shape[2]
+    return attention.partial(
+        form, query, *prompt, ops.repeat(seen, query.shape[2] // lanes, axis=2) if lanes > 1 else seen
+    )
+
+
+def history(form: attention.Form, query: Array, cache: Any, seen: Array, number: Array | int) -> attention.Partial:
+    """Attend from ``query`` [B, G, q, K] to the blocks in use of the histories of layer ``number``.
+
+    Args:
+      form: the formula of the weights.
+      query: of each row.
+      cache: of histories.
+      seen: ``[B, q or 1, L]`` bool, the visible keys.
+      number: of the layer.
+
+    Returns:
+      The partial softmax over the histories.
+    """
+    last = jnp.max(jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)) - 1
+    pair = cache.prompt
+    if not cache.stacked:
+        pair, number = jax.tree.map(lambda x: x[None], pair[number]), 0
+    return looped(form, query, pair=pair, seen=seen, last=last, number=number, block=cache.history)[0]
+
+
+def stored(key: Array, value: Array) -> Pair:
+    """Return keys and values [B, W, G, K] as a cache stores them, [B, G, K, W] and [B, G, W, K]."""
+    return key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+
+
+# --- unrolled layers: a list of blocks for each ----------------------------------------------------------
+
+
+def write(blocks: Blocks, new: Pair, column: Array) -> Blocks:
+    """Write one token's key [B, G, K, 1] and value [B, G, 1, K] into ``column``."""
+    written, start, zero = [], 0, jnp.zeros_like(column)
+    for keys, values in blocks:
+        width = keys.shape[3]
+        local = jnp.clip(column - start, 0, width - 1)
+        inside = (column >= start) & (column < start + width)
+        at = ((zero, zero, zero, local), (zero, zero, local, zero))
+        pair = []
+        for whole, part, where in zip((keys, values), new, at, strict=True):
+            # every block is written, all but one with its present values: lax.cond would copy the blocks
+            old = jax.lax.dynamic_slice(whole, where, part.shape) if len(blocks) > 1 else part
+            pair.append(jax.lax.dynamic_update_slice(whole, jnp.where(inside, part, old), where))
+        written.append((pair[0], pair[1]))
+        start += width
+    return tuple(written)
+
+
+def listed(form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, last: Array) -> list[attention.Partial]:
+    """Attend from ``query`` [B, G, R, K] to every block in use, ``last`` the newest column."""
+    parts, start = [], 0
+    for keys, values in blocks:
+        width = keys.shape[3]
+        operands = (query, keys, values, seen[:, None, None, start : start + width])
+        if start:
+            empty = lambda query, *_: attention.empty(query)  # noqa: E731
+            attend = functools.partial(attention.partial, form)
+            parts.append(jax.lax.cond(last >= start, attend, empty, *operands))
+        else:
+            parts.append(attention.partial(form, *operands))
+        start += width
+    return parts
+
+
+# --- scanned layers: one stacked array, read in a loop over the blocks in use ----------------------------
+
+
+def put(stack: Pair, new: Pair, column: Array, number: Array | int) -> Pair:
+    """Write one token's key [B, G, K, 1] and value [B, G, 1, K] into ``column`` of layer ``number``."""
+    zero = jnp.zeros_like(column)
+    start = jnp.asarray(number, column.dtype), zero, zero
+    keys = jax.lax.dynamic_update_slice(stack[0], new[0][None], (*start, zero, column))
+    return keys, jax.lax.dynamic_update_slice(stack[1], new[1][None], (*start, column, zero))
+
+
+def looped(
+    form: attention.Form, query: Array, *, pair: Pair, seen: Array, last: Array, number: Array | int, block: int
+) -> list[attention.Partial]:
+    """Attend from ``query`` [B, G, q, K] to every block in use of layer ``number``, ``last`` the newest column.
+
+    ``seen`` is [B, q or 1, S] bool.
+    """
+    rows, kv, _, size = query.shape
+    zero = jnp.zeros_like(last)
+
+    def attend(i: Array, partial: attention.Partial) -> attention.Partial:
+        at = jnp.asarray(i * block, last.dtype)
+        start = jnp.asarray(number, last.dtype), zero, zero
+        keys = jax.lax.dynamic_slice(pair[0], (*start, zero, at), (1, rows, kv, size, block))[0]
+        values = jax.lax.dynamic_slice(pair[1], (*start, at, zero), (1, rows, kv, block, size))[0]
+        valid = jax.lax.dynamic_slice_in_dim(seen, at, block, axis=2)[:, None]
+        return attention.joined([partial, attention.partial(form, query, keys, values, valid)])
+
+    return [jax.lax.fori_loop(0, last // block + 1, attend, attention.empty(query))]

@@ -1,0 +1,372 @@
+"""Evaluation: unbiased pass@k and greedy accuracy on held-out prompts.
+
+python -m rljax evaluate WORKDIR [--task "countdown()"] [--prompts 256] [--samples 64] [--k 1,8,64]
+python -m rljax evaluate runs/first --samples 64
+python -m rljax evaluate runs/games --task "game('othello', opponent='random')" --task "guess()"
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rich.console
+import rich.text
+from absl import flags
+
+from rljax import environments, sampling, types
+from rljax.config import files, resolve
+from rljax.data import storage, tokenizers
+from rljax.host import backends, processes
+from rljax.language import dotted, messages
+from rljax.run import producers, programs
+from rljax.run.evaluation import episodes as statistics
+from rljax.run.evaluation import passk, trials
+from rljax.run.games import nashconv
+from rljax.run.producers import answered, verified
+from rljax.run.records import checkpoints, journals
+from rljax.run.reports import evaluations as reported
+from rljax.run.reports.pages import terminal
+from rljax.training import producers as training_producers
+from rljax.training import rows as rows_lib
+from rljax.training import steps
+from rljax.training.learning import row_metrics
+
+ROWS = 4096  # rows sampled at a time
+ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
+SAMPLED = {"rescore": "unfiltered"}  # changes of the sampler's settings
+GREEDY = {"temperature": 0.0, "rescore": "unfiltered"}
+_KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """Return 1, 2, 4, ... up to ``samples``."""
+    return [2**i for i in range(samples.bit_length())]
+
+
+def evaluate(
+    program: programs.Program,
+    params: types.Tree,
+    *,
+    name: str,
+    step: int,
+    prompts: int,
+    samples: int,
+    ks: Sequence[int] = (),
+    split: environments.Split = "heldout",
+    verifiers: Any = None,
+    examples: int = 4,
+    phase: int = -1,
+) -> dict[str, Any]:
+    """Sample every prompt ``samples`` times at the phase's temperature and once greedily, and score all completions.
+
+    Args:
+      program: the run.
+      params: the policy's parameters.
+      name: name of the evaluation.
+      step: number of updates of the parameters.
+      prompts: number of prompts, the first of the split; all of them if the split has fewer.
+      samples: completions per prompt.
+      ks: the k of pass@k; if empty, powers of two up to ``samples``.
+      split: the split of the prompts.
+      verifiers: the workers of a host task or host world, see ``producers.workers``; None starts them for this
+        evaluation.
+      examples: number of completions in the record.
+      phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
+
+    Returns:
+      A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
+      ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
+      with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
+      correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
+      number of correct completions of each prompt; and ``examples``, a few completions. Of a world, a completion is an
+      episode with the outcome and reward of seat 0 and the tokens of all seats; ``world`` is the record of
+      ``episodes.statistics``, with "nashconv" in Kuhn poker; examples have the rows of their episode.
+
+    Raises:
+      ValueError: a k is greater than the number of samples.
+    """
+    compiled = program.steps[phase]
+    task, sampler = compiled.setup.task, compiled.setup.settings.sampler
+    size = task.size(split)
+    prompts = min(prompts, size)
+    ks = list(ks) or powers_of_two(samples)
+    if max(ks) > samples:
+        raise ValueError(f"k={max(ks)}: must be at most the number of samples, {samples}.")
+    index = np.arange(prompts, dtype=np.int32)
+    with contextlib.ExitStack() as stack:
+        workers = verifiers or stack.enter_context(producers.workers(compiled.setup))
+        judge = functools.partial(_judge, program, compiled, params, index, split, workers)
+        sampled = judge(samples, dataclasses.replace(sampler, **SAMPLED))
+        greedy = judge(1, dataclasses.replace(sampler, **GREEDY))
+    report = record(compiled, sampled, greedy, name, step, ks, split, examples)
+    if "world" in sampled:
+        names = row_metrics.domains(task)
+        report["world"] = statistics.statistics(sampled["world"], ks, seat=0, domains=names)
+        if nashconv.plays(task):
+            report["world"]["nashconv"] = nashconv.report(*nashconv.of_policy(compiled.setup, params))
+    return report
+
+
+def record(
+    compiled: steps.Step,
+    sampled: dict[str, Any],
+    greedy: dict[str, Any],
+    name: str,
+    step: int,
+    ks: Sequence[int] = (),
+    split: environments.Split = "heldout",
+    examples: int = 4,
+) -> dict[str, Any]:
+    """Return the record of an evaluation, without "world"; see ``evaluate``.
+
+    Args:
+      compiled: the step of the phase.
+      sampled: from ``judged``, of equally many completions of each prompt.
+      greedy: from ``judged``, of one greedy completion of each prompt.
+      name: name of the evaluation.
+      step: number of updates of the parameters.
+      ks: the k of pass@k; if empty, powers of two up to the number of samples.
+      split: the split of the prompts.
+      examples: number of completions in the record.
+
+    Returns:
+      The record.
+    """
+    prompts = greedy["outcome"].size
+    samples = sampled["outcome"].size // prompts
+    task, ks = compiled.setup.task, list(ks) or powers_of_two(samples)
+    correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
+    right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
+    per_prompt = passk.pass_at_k(correct, samples, ks)
+    return {
+        "name": name,
+        "task": compiled.setup.settings.task,
+        "step": step,
+        "prompts": prompts,
+        "samples": samples,
+        "pass_at_k": dict(zip(map(str, ks), passk.means(per_prompt), strict=True)),
+        "greedy": passk.share(right, prompts),
+        "unjudged": float((sampled["outcome"] == types.Outcome.UNJUDGED).mean()),
+        "length": float(sampled["length"].mean()),
+        "correct": correct.tolist(),
+        "greedy_correct": (greedy["outcome"] == types.Outcome.CORRECT).astype(int).tolist(),
+        "examples": [
+            {
+                "prompt": task.text(i, split),
+                **sampled["text"](i * samples),
+                "outcome": types.Outcome(int(sampled["outcome"][i * samples])).name.lower(),
+                "reward": float(sampled["reward"][i * samples]),
+            }
+            for i in range(min(examples, prompts))
+        ],
+    }
+
+
+def _judge(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    index: np.ndarray,
+    split: environments.Split,
+    verifiers: Any,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+) -> dict[str, Any]:
+    """Return outcome, reward and length of all completions, [prompts * samples] each, and how to show one.
+
+    Of a world, a completion is an episode, and "world" has the rows that ``episodes.statistics`` reads.
+    """
+    task, parts = compiled.setup.task, parts_of(index, samples * compiled.setup.rows_of_episode)
+    if environments.is_world(task):
+        played = [_played(program, compiled, params, part, split, samples, sampler, verifiers) for part in parts]
+        return _episodes(trials.collect(compiled.setup, played, len(index) * samples), program.tokenizer.decode)
+    batches: list[tuple] = []
+    for part in parts:
+        rows, keys = rows_of(part, samples, program.key)
+        prompts = verified.prompts(task, program.mesh, part, split)
+        out = compiled.generate(params, prompts, keys, samples, sampler)
+        if task.host:
+            assert verifiers is not None
+            local = verified.local_rows(jnp.asarray(rows), out.token, out.mask, program.mesh)
+            pending = verified.judge(task, program.tokenizer, verifiers, local, split, samples)
+            verdict = verified.verdict([local], [pending], "an evaluation")
+        else:
+            verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
+        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
+    return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
+
+
+def parts_of(index: np.ndarray, samples: int) -> list[np.ndarray]:
+    """Return prompts in parts of at most ``ROWS`` rows, all of one size, so that one program is compiled.
+
+    The last part is padded; ``samples`` is the number of rows of a prompt.
+    """
+    size = max(1, min(len(index), ROWS // samples))
+    return [np.resize(index[start : start + size], size) for start in range(0, len(index), size)]
+
+
+def rows_of(index: np.ndarray, samples: int, key: types.Key) -> tuple[np.ndarray, types.Key]:
+    """Return the prompt and the key of each row, ``[P * samples]``; ``key`` is the run's root key."""
+    rows = np.repeat(index, samples)
+    sample_number = np.tile(np.arange(samples, dtype=np.int32), len(index))
+    key = jax.random.fold_in(key, _KEY)
+    return rows, sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
+
+
+def judged(program: programs.Program, completions: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return what ``record`` reads of completions: their outcome, reward, token, mask and length, B rows each."""
+    outcome, reward, token, mask, length = completions
+    return {
+        "outcome": outcome,
+        "reward": reward,
+        "length": mask.sum(axis=1),
+        "text": lambda row: {"completion": program.tokenizer.decode(token[row, : length[row]].tolist())},
+    }
+
+
+def _episodes(played: trials.Trials, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """Return what ``_judge`` returns, of the episodes of a world, with the outcome and the reward of seat 0."""
+
+    def text(episode: int) -> dict[str, Any]:
+        rows = played.told(episode, decode)
+        completion = "".join(said["text"] for said in rows[0]["turns"])
+        return {"prompt": rows[0]["prompt"], "completion": completion, "rows": rows}
+
+    reward = np.where(np.asarray(played.rows.agent) == 0, played.reward(), 0.0).reshape(-1, played.each).sum(axis=1)
+    counted = {"outcome": played.outcome(), "reward": reward, "length": played.length()}
+    return {**counted, "text": text, "world": played.counted()}
+
+
+def _played(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    index: np.ndarray,
+    split: environments.Split,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+    workers: Any,
+) -> types.Rollout:
+    """Play episodes of a world, the policy in every seat."""
+    key = jax.random.fold_in(program.key, _KEY)
+    if "compact" in training_producers.refused(compiled.setup.task):
+        sampler = dataclasses.replace(sampler, compact=0)
+    if compiled.setup.world is not None:
+        return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
+    batch = rows_lib.each_once(index), split, key, samples, sampler, workers, journals.Journal(), 0, "an evaluation"
+    return answered.played(program, compiled, params, *batch)
+
+
+def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:
+    """Print pass@k and greedy accuracy of evaluations side by side, then example completions of the last."""
+    if not evaluations:
+        return
+    console = console or terminal.console()
+    reported.accuracy(evaluations).show(console)
+    reported.show_episodes(evaluations, console)
+    if any(e.get("unjudged") for e in evaluations):
+        console.print(rich.text.Text(f"unjudged: {verified.UNJUDGED}"))
+    for e in evaluations[-1:]:
+        console.print(f"sample completions ({e['name']}):")
+        for x in e["examples"]:
+            for row in x.get("rows", [{"prompt": x["prompt"], "turns": [{"by": "policy", "text": x["completion"]}]}]):
+                console.print(reported.line(row), end="" if "rows" not in x else "\n")
+            console.print(f"  {x['outcome']}, reward {x['reward']:g}")
+
+
+def load(
+    workdir: str, task: str = "", step: int | None = None, allow_code: Sequence[str] = (), module: str = "policy"
+) -> tuple[programs.Program, types.Tree, int]:
+    """Load a run's checkpoint, which also contains the config and the tokenizer.
+
+    The config is the run's, so it may name functions of rljax's tables and nothing else, unless ``allow_code``
+    allows it. ``task`` may name any task.
+
+    Args:
+      workdir: work directory of the run.
+      task: a task that replaces the run's; the run's tokenizer must be able to encode it, and the algorithm of the run
+        need not fit it. "": the run's.
+      step: step of the checkpoint; None: the newest.
+      allow_code: packages and modules that dotted paths of the run's config may name, such as ("experiments",).
+      module: the module whose parameters are read.
+
+    Returns:
+      (program, the module's parameters, step of the checkpoint).
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: an unknown task, a module that the checkpoint lacks, a task that the tokenizer cannot encode, or code
+        that ``allow_code`` does not allow.
+    """
+    backends.start()
+    with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
+        extras = saved.read_extras(step)
+        if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
+            raise ValueError(f"{workdir}: a checkpoint without config and tokenizer, so not of a run")
+        config = files.from_dict(extras["config"], f"{workdir}: config")
+        for network in (config.model, *config.module.values()):
+            network.weights = ""  # the checkpoint has the weights
+        config.cpu_devices = 0  # JAX has started, on the devices of this process
+        config = resolve.played(config, task) if task else config
+        tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
+        rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
+        with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
+            program = programs.build(config, tokenizer, trains=False)
+        number = program.number(extras["step"] - 1)
+        setup, state, trees = program.setups[number], program.steps[number].shape, {}
+        for name in filter(None, (setup.phase.of(module).trunk, module)):
+            field = "params" if name in state.params else "frozen"
+            held: dict[str, types.Tree] = getattr(state, field)
+            if name not in held:
+                known = ", ".join((*state.params, *state.frozen))
+                raise ValueError(
+                    f"{workdir}: the checkpoint of step {extras['step']} has no module {name!r}, only {known}."
+                )
+            restored, _, saved_step = saved.restore_params({name: held[name]}, step, field)
+            trees |= restored
+    return program, setup.whole(trees, module), saved_step
+
+
+def define_flags() -> None:
+    """Define the flags of this command."""
+    flags.DEFINE_multi_string("task", [], "Task to evaluate on, such as 'arithmetic(digits=3)'; may be repeated.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
+    flags.DEFINE_list("allow_code", [], ALLOW_CODE)
+    flags.DEFINE_integer("prompts", 256, "Number of prompts.", lower_bound=1)
+    flags.DEFINE_integer("samples", 64, "Completions per prompt.", lower_bound=1)
+    flags.DEFINE_list("k", [], "The k of pass@k; default: powers of two up to --samples.")
+    flags.DEFINE_enum("split", "heldout", ["train", "heldout"], "Split of the prompts.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Evaluate a checkpoint; print a table, and one line of JSON for each task."""
+    f = flags.FLAGS
+    workdir, records = messages.argument(argv, "the work directory of a run"), []
+    for task in f.task or [""]:
+        program, params, step = load(workdir, task, f.step, f.allow_code)
+        number = program.number(step - 1)
+        with producers.workers(program.setups[number]) as workers:
+            record = evaluate(
+                program,
+                params,
+                name=task if len(f.task) > 1 else "checkpoint",
+                step=step,
+                prompts=f.prompts,
+                samples=f.samples,
+                ks=[int(k) for k in f.k],
+                split=f.split,
+                verifiers=workers,
+                phase=number,
+            )
+        records.append(record)
+    table(records)
+    for record in records:
+        print(json.dumps({k: v for k, v in record.items() if k not in ("examples", "correct", "greedy_correct")}))

@@ -1,0 +1,10 @@
+"""What every page and every table in the terminal is made of, whatever it shows.
+
+===============  ================================================================================
+``html.py``      the skeleton of a page: ``page``, ``folded``, ``tag``, ``escape``
+``pictures.py``  figures as inline SVG: ``picture``, ``gallery``
+``plots.py``     the learning curve and pass@k: ``learning_curve``, ``passk``
+``tables.py``    A table, and its renderers for a terminal, a page and a Markdown file: ``Table``
+``terminal.py``  text in a terminal: ``console``, ``text``
+===============  ================================================================================
+"""

@@ -1,0 +1,139 @@
+"""Rows of stored groups, which the host passes to the compiled update."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import types
+from rljax.algorithms import interpreter
+from rljax.data import stored_groups
+from rljax.sampling import processors
+from rljax.training import phases
+from rljax.training import rows as rows_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """Groups of a file, in the order of the run."""
+
+    setup: phases.Setup
+    groups: stored_groups.Groups
+
+    traced = False
+
+    def rollout(self, state: types.TrainState, key: types.Key) -> types.Rollout:
+        """Return the rows of the next step as NumPy arrays; ``key`` is the run's root key."""
+        drawn = jax.device_get(rows_lib.next_prompts(self.setup, state, key))
+        return self.of(drawn.position, drawn.index)
+
+    def taken(self, state: types.TrainState) -> int:
+        """Return the number of prompts that the next step takes from the shuffle."""
+        return self.setup.drawn
+
+    def metrics(self, rows: types.Rollout) -> types.Metrics:
+        """Return the groups that came too late, where rows arrive; the program judges no row."""
+        return {"late": jnp.max(rows.extra["late"])} if "late" in rows.extra else {}
+
+    def example(self, state: types.TrainState, key: types.Key) -> types.Rollout:
+        """Return rows with the shapes and dtypes of the rows of a step."""
+        return self.check(key)
+
+    def check(self, key: types.Key) -> types.Rollout:
+        """Return the rows of a step from shapes."""
+        return self._blank(self.setup.drawn)
+
+    @property
+    def wants_behaviour(self) -> bool:
+        """Whether the algorithm reads behaviour log-probs that the file does not have."""
+        needed = interpreter.needs(self.setup.algorithm).behaviour
+        return needed and (self.groups.computed or self.groups.behaviour_logp is None)
+
+    @property
+    def _unfiltered(self) -> bool:
+        """Whether the rows were sampled from the whole vocabulary, by the sampler of the run."""
+        return self.groups.version is not None and not processors.active(self.setup.settings.sampler)
+
+    def of(self, position: np.ndarray, index: np.ndarray, place: np.ndarray | None = None) -> types.Rollout:
+        """Return stored rows as a rollout of NumPy arrays.
+
+        Args:
+          position: ``[P]`` int32 position of each group in the run, which becomes the rows' group.
+          index: ``[P]`` int32 number of each group in the file.
+          place: ``[n]`` int, which of the P * G rows; None: all.
+
+        Returns:
+          n rows, off-policy without a version; a row's outcome is correct at reward 1, wrong at 0, else unjudged.
+        """
+        setup, stored = self.setup, self.groups
+        each, width = stored.length.shape[1], stored.token.shape[2]
+        place = np.arange(len(index) * each) if place is None else place
+        of, which = np.asarray(index)[place // each], place % each
+
+        def taken(x: np.ndarray) -> Any:  # NumPy for jax
+            return x[of, which]
+
+        length, reward = taken(stored.length), taken(stored.reward)
+        zero, used = np.zeros(place.shape, np.int32), np.arange(width)[None, :] < length[:, None]
+        before = np.arange(setup.task.prompt_length)[None, :]
+        seen = before >= setup.task.prompt_length - stored.prompt_length[of][:, None]
+        judged = np.where(reward == 0, int(types.Outcome.WRONG), int(types.Outcome.UNJUDGED))
+        end = np.where(taken(stored.stopped), int(types.Finish.STOP), int(types.Finish.LENGTH))
+        fields: dict[str, Any] = {
+            "mask": used.astype(np.float32),
+            "reward": reward,
+            "group": np.asarray(position, np.int32)[place // each],
+            "context": types.Context(token=_any(stored.prompt[of]), mask=_any(seen.astype(np.float32))),
+            "action": types.Action(token=taken(stored.token), length=length),
+            "turn": np.zeros(used.shape, np.int32),
+            "valid": np.ones(place.shape, np.float32),
+            "outcome": np.where(reward == 1, int(types.Outcome.CORRECT), judged).astype(np.int32),
+            "finish": end.astype(np.int32),
+            "on_policy": np.full(place.shape, stored.version is not None, np.float32),
+            "episode": place.astype(np.int32),
+            "agent": zero,
+            "domain": zero,
+            "index": of.astype(np.int32),
+            "parts": {name: taken(x) for name, x in stored.parts.items()},
+        }
+        if stored.version is not None:
+            fields["version"] = np.where(used, taken(stored.version)[:, None], 0)
+            fields["extra"] = {"late": np.full(place.shape, stored.late, np.float32)}
+        if stored.behaviour_logp is not None:
+            fields["behaviour_logp"] = taken(stored.behaviour_logp)
+            fields |= {"raw_logp": fields["behaviour_logp"]} if self._unfiltered else {}
+        elif self.wants_behaviour:
+            raise ValueError(f"{setup.algorithm.source.spec}: behaviour log-probs are read before they are computed")
+        return types.Rollout(**fields)
+
+    def _blank(self, count: int) -> types.Rollout:
+        """Return the rows of ``count`` groups for their shapes; behaviour log-probs that are missing are 0."""
+        stored = self.groups
+        each, width = stored.length.shape[1], stored.token.shape[2]
+        rows_of, number = count * each, np.zeros((count * each,), np.float32)
+        tokens, ids = np.zeros((rows_of, width), np.float32), np.zeros((rows_of,), np.int32)
+        prompt = np.zeros((rows_of, self.setup.task.prompt_length), np.int32)
+        fields: dict[str, Any] = dict.fromkeys(
+            ("group", "outcome", "finish", "episode", "agent", "domain", "index"), ids
+        )
+        fields |= dict.fromkeys(("reward", "valid", "on_policy"), number)
+        if stored.behaviour_logp is not None or self.wants_behaviour:
+            fields["behaviour_logp"] = tokens
+        if stored.version is not None:
+            fields |= {"version": tokens.astype(np.int32), "extra": {"late": number}}
+            fields |= {"raw_logp": tokens} if self._unfiltered else {}
+        blank = types.Rollout(
+            mask=_any(tokens),
+            context=types.Context(token=_any(prompt), mask=_any(prompt.astype(np.float32))),
+            action=types.Action(token=_any(tokens.astype(np.int32)), length=_any(ids)),
+            turn=_any(tokens.astype(np.int32)),
+            parts={name: _any(number) for name in stored.parts},
+            **fields,
+        )
+        return jax.tree.map(jnp.asarray, blank)
+
+
+def _any(x: np.ndarray) -> Any:
+    return x

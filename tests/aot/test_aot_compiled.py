@@ -1,0 +1,250 @@
+"""Ahead-of-time compilation for TPUs: compiled for a TPU; the page."""
+
+import functools
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rljax import models, types
+from rljax.aot import collectives, compiling, hlo, page, report, roofline, scaling, topology
+from rljax.config import files
+from rljax.models.scores import scoring
+from rljax.training import sharding
+from tests.aot.aot_cases import edited
+from tests.support import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+# --- compiled for a TPU ---------------------------------------------------------------
+
+
+@functools.cache
+def target():
+    try:
+        return topology.describe("v5e:4x4")
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def test_a_loop_over_gathered_weights_sends_the_expected_bytes():
+    mesh = Mesh(np.array(target().devices).reshape(4, 4), ("data", "fsdp"))
+
+    def abstract(shape, *names):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*names)))
+
+    def function(x, stack):  # 5 iterations; each gathers f32[256,256], of which a chip stores a quarter
+        return jnp.sum(jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, stack)[0])
+
+    x, stack = abstract((1024, 256), ("data", "fsdp")), abstract((5, 256, 256), None, "fsdp")
+    with compiling.uncached():
+        compiled = jax.jit(function).lower(x, stack).compile()
+    layout = collectives.Layout(mesh.axis_names, (4, 4), (0,) * 16)
+    sends = collectives.find(hlo.parse(compiled.as_text()), layout)
+    sent = {(c.axes, c.network): 0.0 for c in sends}
+    for c in sends:
+        sent[c.axes, c.network] += c.sent
+    # in bfloat16, to which the chip rounds operands: 3/4 of 256 x 256 x 2 bytes per iteration, gathered or permuted
+    assert sent[("fsdp",), "ici"] / (5 * 3 / 4 * 256 * 256 * 2) == pytest.approx(1, abs=0.01)
+    # only the sum communicates over all chips
+    assert sum(v for k, v in sent.items() if k != (("fsdp",), "ici")) < 100
+
+
+@pytest.mark.full
+def test_a_tpu_sums_the_gradients_of_bfloat16_parameters_in_float32():
+    mesh = sharding.make_mesh({"data": 4, "fsdp": 4}, target().devices)
+    architecture = models.Architecture(
+        **{
+            "vocabulary": 512,
+            "layers": 1,
+            "width": 128,
+            "heads": 4,
+            "kv_heads": 2,
+            "hidden": 256,
+            "bias": ("query", "key", "value"),
+        },
+        **{"experts": 4, "experts_per_token": 2, "expert_hidden": 128, "dtype": "bfloat16", "param_dtype": "bfloat16"},
+    )
+    model = models.build(architecture, sharding.Layout(mesh))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    layout = sharding.param_sharding(mesh, model.axes, shapes)
+    params = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
+    rows = jax.ShapeDtypeStruct((64, 32), jnp.int32, sharding=sharding.batch_sharding(mesh))
+
+    def loss(params, token):
+        mask = jnp.ones(token.shape)
+        context, action = types.Context(token, mask), types.Action(token)
+        rollout = types.Rollout(mask, mask[:, 0], token[:, 0], context=context, action=action)
+        return jnp.sum(scoring.score(model, params, rollout, types.Needs(), chunk=64, vocabulary=256).logp)
+
+    with compiling.uncached():
+        text = jax.jit(jax.grad(loss), out_shardings=layout).lower(params, rows).compile().as_text()
+    summed = re.findall(r" = (.*?) (?:all-reduce|reduce-scatter)(?:-start)?\(", text)
+    assert "f32" in "".join(summed) and "bf16" not in "".join(summed)  # on this mesh only gradients are summed
+
+
+@functools.cache
+def step():
+    return compiling.make(small(), target(), (16, 32)).steps[-1]
+
+
+def small(**fields):
+    config = tiny.config()
+    config.model.update({"vocabulary": 512, "layers": 2, "width": 128, "heads": 4, "kv_heads": 2, "hidden": 256})
+    config.model.update({"scan": True, "attention": "plain", "remat": "full", "dtype": "bfloat16", **fields})
+    config.mesh.update({"data": 1, "fsdp": 16})
+    config.batch.update({"prompts": 32, "samples": 4})
+    config.learner.update({"microbatches": 2, "share_prompt": False, "vocabulary": 0})
+    return config
+
+
+def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
+    config = small()
+    config.mesh.update({"rollout": 8, "fsdp": 8})
+    program = compiling.make(config, target(), (16, 32))
+    sampler = program.sampler.steps[-1]
+    assert {*sampler.setup.mesh.devices.flat}.isdisjoint(program.steps[-1].setup.mesh.devices.flat)
+    shards = [
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        for x in jax.tree.leaves(sampler.shape.params["policy"])
+    ]
+    text = report.copied(sampler, program.steps[-1], target())
+    assert f"its devices receive {report.size(sum(shards))}, the others send {report.size(sum(shards))} each" in text
+    assert f"at least {1000 * sum(shards) / 200e9:.3g} ms over ICI" in text  # v5e
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["rollout", "update"])
+def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
+    record = report.describe(step(), compiling.compile_one(step(), name, target()), target())
+    assert record["peak"] < record["hbm"] == 2**34 and record["compile_s"] < 180
+    assert {"all-gather", "collective-permute"} & {c["kind"] for c in record["collectives"]}
+    assert all(c["axes"] == ["fsdp"] and c["network"] == "ici" for c in record["collectives"])
+    # a layer of 128 x (4 + 2 x 2) x 32 + 4 x 32 x 128 + 3 x 128 x 256, by hand; 128 rows, 32 prompts
+    body, head, pair = 2 * (128 * 8 * 32 + 128 * 128 + 3 * 128 * 256), 512 * 128, 4 * 4 * 32 * 2
+    if name == "rollout":
+        tokens = 32 * 16 + 128 * 31
+        # prefill is dense over the prompt; a decoded token attends to the whole cache, 16 + 31 columns
+        attention = pair * (32 * 16 * 16 + 128 * 31 * (16 + 31))
+        by_hand = 2 * body * tokens + 2 * head * (32 + 128 * 31) + attention
+    else:
+        width = 16 + 32  # full rows: the forward pass, its recomputation, and twice that backward
+        by_hand = 4 * (2 * body * 128 * width + pair * 128 * width**2 + 2 * head * 128 * 32)
+        by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not recomputed
+    assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
+    assert record["unknown_loops"] <= 3 and record["unread"] == 0
+    text = report.table(record)
+    assert f"{name}:" in text and "roofline" in text and "fsdp" in text
+
+
+def test_a_program_that_does_not_fit_is_refused_with_its_largest_arrays():
+    step = compiling.make(small(vocabulary=2**28), target(), (16, 32)).steps[-1]
+    with pytest.raises(compiling.DoesNotFitError) as refused:
+        compiling.compile_one(step, "update", target())
+    # three float32 copies of a table of 128 x 2^28 numbers, on 16 chips
+    assert f"arguments alone are {3 * 4 * 128 * 2**28 / 16 / 2**30:.1f} GiB, and a chip has 16 GiB" in str(
+        refused.value
+    )
+    assert "8.00 GiB  params.policy.embedding" in str(refused.value)
+    message = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory (47.28G) exceeds available HBM (15.75G)."
+    text = compiling._too_large(step, "update", target(), compiling.trace(step, "update"), message)
+    assert text.startswith("update does not fit v5e:4x4: it needs 47.28G, and a chip has 15.75G")
+    assert "rljax/models/" in text  # the source line of an intermediate array
+
+
+def test_errors_name_the_nearest_valid_name():
+    with pytest.raises(ValueError, match=r"no TPU 'v5pp'. Did you mean 'v5p'"):
+        topology.describe("v5pp:4x4x4")
+    with pytest.raises(ValueError, match="v5e has the form v5e:NxN, such as v5e:4x4"):
+        topology.describe("v5e:4x4x4")
+    with pytest.raises(ValueError, match="Did you mean 'rollout'"):
+        compiling.trace(step(), "rolout")
+    missing = [sys.executable, "-c", "import sys; sys.modules['libtpu'] = None\n"
+               "from rljax.aot import topology; topology.describe('v5e:4x4')"]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
+    done = subprocess.run(missing, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "RuntimeError: the TPU compiler is not installed. To fix, in the checkout: pip install" in done.stderr
+
+
+def test_a_roofline_is_work_over_rates():
+    kind = topology.KINDS["v5e"]
+    times = roofline.times(kind, 197e12, 819e9 / 2, 50e9, 0)
+    assert (times.compute, times.memory, times.ici, times.dcn) == pytest.approx((1, 0.5, 0.25, 0))
+    assert (times.overlapped, times.serial) == pytest.approx((1, 1.75)) and times.bound == "compute"
+    assert topology.KINDS["tpu7x"].share().hbm == 96 * 2**30  # two devices per chip
+
+
+def test_the_command_names_an_unknown_topology():
+    def run(*arguments):
+        command = [sys.executable, "tpu/compile.py", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    done = run("--config", "quickstart", "--topology", "v7:4x4")
+    assert done.returncode == 2 and "error: topology 'v7:4x4'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.full
+def test_without_a_tpu_a_command_prints_no_errors_of_libtpu_and_the_compiler_is_found():
+    code = """if True:
+        import jax
+        from rljax import __main__
+        from rljax.aot import topology
+        try:
+            __main__.run("sharding", ["quickstart:quick"])
+        except SystemExit as done:
+            assert not done.code
+        print(jax.config.jax_platforms, jax.default_backend(), len(topology.describe("v5e:2x2").devices))
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    command, where = [sys.executable, "-c", code], {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment | where, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    # None: JAX chooses among all other platforms, so a GPU comes before the CPU
+    assert done.stdout.splitlines()[-1] == "None cpu 4"
+
+
+def test_a_task_without_its_files_is_refused_with_the_flags_that_replace_it():
+    with pytest.raises(ValueError, match="--prompt_length and --completion_length"):
+        compiling.make(files.load("gsm8k"), target())
+
+
+def test_which_braces_end_a_computation():
+    kernel = '%k = f32[3,8] custom-call(%x), frontend_attributes={kernel_metadata={\n"block":"{128}"\n}}, a={}\n  %y ='
+    add = "ROOT %add.9 = f32[] add(%a, %b)\n}"
+    module = edited(("%y =", kernel), (add, f'{add}, execution_thread="sparsecore"'))
+    assert list(module.computations) == ["sum", "less", "condition", "body", "main"]
+    assert list(module.computations["body"].instructions)[-4:] == ["k", "y", "z", "out"]
+    assert hlo.unread(module) == []
+
+
+# --- the page -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", page.ROWS, ids=lambda row: row.name)
+def test_rows_of_the_page_use_all_chips(row):
+    _, shape = topology.read(row.topology)
+    config = files.load("pretrained", row.model)
+    for field, value in row.fields.items():
+        files.override(config, field, value)
+    mesh = {axis: size for axis, size in config.mesh.items() if axis != "rollout"}
+    assert math.prod(mesh.values()) == math.prod(shape) * row.slices
+    # every chip has complete prompts in every micro-batch
+    rows = math.prod(size for axis, size in mesh.items() if axis not in ("tensor", "sequence"))
+    assert row.prompts % (config.learner.microbatches * rows) == 0
+
+
+def test_the_page_is_generated_from_its_records():
+    records = json.loads((ROOT / "tpu" / "topologies.json").read_text())
+    assert (ROOT / "tpu" / "TOPOLOGIES.md").read_text() == page.page(records)
+    for size, chips in scaling.SIZES.items():
+        assert math.prod(topology.read(size)[1]) == chips

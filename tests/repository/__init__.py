@@ -1,0 +1,1 @@
+"""Tests of the repository as a whole: imports, pages, packages, notebooks, studies, scripts of tpu/."""

@@ -1,0 +1,141 @@
+"""What the transformers library says of small models with given weights: makes ``families.json``.
+
+    pip install -e '.[parity]' && python -m tests.support.reference.families
+
+``weights`` and ``TOKEN`` are what the test builds its folder from, without torch.
+"""
+
+import json
+import pathlib
+import tempfile
+import zlib
+
+import numpy as np
+
+PATH = pathlib.Path(__file__).with_suffix(".json")
+VOCABULARY, LENGTH = 40, 12
+TOKEN = np.random.default_rng(0).integers(0, VOCABULARY, (2, LENGTH)).astype(np.int32)
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+_GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0},
+}
+# name -> (class of transformers' config, fields); windows are shorter than the tokens
+CONFIGS = {
+    "llama2": ("LlamaConfig", {"num_key_value_heads": 4}),
+    "llama3.1": ("LlamaConfig", {"rope_parameters": _LLAMA3}),
+    "mistral": ("MistralConfig", {"sliding_window": 5, "head_dim": 4}),
+    "qwen2-tied": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen2": (
+        "Qwen2Config",
+        {"tie_word_embeddings": False, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    ),
+    "qwen3": ("Qwen3Config", {"head_dim": 6}),
+    "qwen3-moe": ("Qwen3MoeConfig", {"head_dim": 6, **_EXPERTS, "norm_topk_prob": True}),
+    "qwen3-moe-unnormalised": ("Qwen3MoeConfig", {"head_dim": 4, **_EXPERTS, "norm_topk_prob": False}),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            "head_dim": 6,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 9,
+            "final_logit_softcapping": 3.0,
+            "attn_logit_softcapping": 2.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            "head_dim": 6,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 9,
+            "rope_parameters": _GEMMA3_ROPE,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "qwen2-yarn": (
+        "Qwen2Config",
+        {"rope_parameters": _YARN, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+}
+
+
+def weights(shapes):
+    """Return a float32 array for each tensor, drawn by its name: norms and biases too are not what they start as."""
+    results = {}
+    for name, shape in shapes.items():
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        scale = 0.3 if len(shape) == 1 else shape[-1] ** -0.5
+        results[name] = (scale * rng.normal(size=shape) + (len(shape) == 1) * 0.5).astype(np.float32)
+    return results
+
+
+def build(name, folder):
+    """Save a model with random weights from transformers; return its config.json and tensors' shapes."""
+    import safetensors
+    import torch
+    import transformers
+
+    kind, fields = CONFIGS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**{**_SHAPE, **fields})
+    transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    with safetensors.safe_open(pathlib.Path(folder) / "model.safetensors", "pt") as file:
+        shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+    return json.loads((pathlib.Path(folder) / "config.json").read_text()), shapes
+
+
+def logits(folder, token, mask=None):
+    """Return transformers' float32 logits of a folder's model."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    token, mask = torch.tensor(token, dtype=torch.long), None if mask is None else torch.tensor(mask)
+    with torch.no_grad():
+        return model.eval()(token, attention_mask=mask).logits.numpy()
+
+
+def main():
+    """Write ``families.json``."""
+    import safetensors.numpy
+
+    results = {}
+    for name in CONFIGS:
+        with tempfile.TemporaryDirectory() as folder:
+            config, shapes = build(name, folder)
+            tensors = weights(shapes)
+            safetensors.numpy.save_file(tensors, pathlib.Path(folder) / "model.safetensors", {"format": "pt"})
+            values = logits(folder, TOKEN)
+        results[name] = {
+            "config": {k: v for k, v in config.items() if k not in ("transformers_version", "use_cache")},
+            "tensors": shapes,
+            "logits": [[[round(float(z), 6) for z in row] for row in rows] for rows in values[:, -4:]],
+        }
+    PATH.write_text("{" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in results.items()) + "}\n")
+
+
+if __name__ == "__main__":
+    main()
