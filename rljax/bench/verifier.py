@@ -3,8 +3,8 @@
 ``verifier``: the verifier sleeps, so that the number of cores does not matter. The step would take the longer of the
 two times below if decoding and judging overlapped completely.
 
-``ahead``: half of the devices sample, and half update. "in turn" has lag 0, "ahead" lag 1; "one mesh" is the fused
-program on all devices.
+``ahead``: half of the devices sample, and half update. "in turn" has lag 0, "ahead" lag 1; "in parts" updates by
+micro-batches as they arrive (``run.overlap``), and "one mesh" is the fused program on all devices.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from rljax.run.records import journals
 from rljax.run.reports.pages import tables
 
 _ENDLESS = 1_000_000  # updates of the phase
+_PARTS = 4  # micro-batches of "in parts", at least
 
 
 def verifier(
@@ -150,7 +151,9 @@ class _Steps:
         self._step, self._key, self._count, produce = program.steps[-1], program.key, count, None
         if verifiers is not None:
             sampler = program.sampler
-            produce = verified.Verified(sampler, sampler.steps[-1], verifiers, journals.Journal(), 1)
+            setup = self._step.setup
+            chunks = setup.learner.microbatches if setup.overlapped else 1
+            produce = verified.Verified(sampler, sampler.steps[-1], verifiers, journals.Journal(), chunks)
         self._state = self._step.begin(None, self._key, {})
         self._ahead = ahead_lib.Ahead(program, len(program.phases) - 1, produce, self._state)
         self.rows: list[float] = []  # seconds of waiting for the rows of each step
@@ -158,6 +161,10 @@ class _Steps:
     def __call__(self) -> None:
         """Run the steps."""
         for _ in range(self._count):
+            if self._step.setup.overlapped:
+                arrived = self._ahead.arrived(self._state)
+                self._state, _ = self._step.overlapped.finish(self._state, arrived, self._key)
+                continue
             self._ahead.dispatch(self._state)
             jax.block_until_ready(self._state.step)
             start = time.perf_counter()
@@ -202,9 +209,10 @@ def ahead(
     config.phase[config.phases[-1]].steps, config.log.rollout_rows = _ENDLESS, 0
     half = max(jax.device_count() // 2, 1)
 
-    def built(**fields: int) -> schema.ConfigDict:
+    def built(lag: int = 0, rollout: int = half, parts: int = 0) -> schema.ConfigDict:
         edited = config.copy_and_resolve_references()
-        edited.run.lag, edited.mesh.rollout = fields["lag"], fields["rollout"]
+        edited.run.lag, edited.mesh.rollout, edited.run.overlap = lag, rollout, bool(parts)
+        edited.learner.microbatches = parts or edited.learner.microbatches
         return edited
 
     def compare(calls: dict[str, Callable[[], None]]) -> dict[str, Any]:
@@ -222,18 +230,16 @@ def ahead(
         tokenizer: Any = shapes.Tokens(shapes.SHAPES[shape][1])
         return programs.build(built(**fields), tokenizer, task=shapes.Filler(prompt, length))
 
-    lags = {"in turn": 0, "ahead": 1}
-    calls: dict[str, Any] = {n: _Steps(filled(lag=lag, rollout=half), count) for n, lag in lags.items()}
-    device = compare(calls | {"one mesh": _fused(filled(lag=0, rollout=0), count)})
+    cases = {"in turn": {}, "ahead": {"lag": 1}, "in parts": {"parts": max(_PARTS, config.learner.microbatches)}}
+    calls: dict[str, Any] = {name: _Steps(filled(**fields), count) for name, fields in cases.items()}
+    device = compare(calls | {"one mesh": _fused(filled(rollout=0), count)})
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.jsonl"
         path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
         reward = f"reward='{sleepers.__name__}:asleep'"
         config.task = f"jsonl({str(path)!r}, {reward}, heldout=0.1, completion_length={length})"
         with judging.Verifiers(sleepers.asleep, VerifierConfig(workers=workers)) as slow:
-            host = compare(
-                {n: _Steps(programs.build(built(lag=lag, rollout=half)), count, slow) for n, lag in lags.items()}
-            )
+            host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
     scoring = config.batch.prompts * config.batch.samples * sleepers.SECONDS / workers
     return {"shape": shape, "devices": jax.device_count(), "scoring_s": scoring, "device": device, "verifier": host}
 

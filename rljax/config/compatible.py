@@ -211,6 +211,8 @@ def _source(phase: Phase) -> None:
             f"config.run.lag={lag} (phase {name!r}): {source.spec} continues the rows of the step before, which a "
             "rollout that runs ahead does not have. Set it to 0, or use another config.seam.source."
         )
+    if phase.settings.run.overlap and source.origin == "policy":
+        _check_overlap(phase)
     if phase.edited and phase.settings.learner.lanes:
         raise ValueError(
             f"config.learner.lanes={phase.settings.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
@@ -230,6 +232,31 @@ def _source(phase: Phase) -> None:
     if source.uneven or not source.grouped:
         for o in algorithm.objectives:
             _check_objective(phase, o)
+
+
+def _check_overlap(phase: Phase) -> None:
+    """Check that gradients can be computed as rows arrive, a micro-batch at a time."""
+    settings, algorithm, source = phase.settings, phase.algorithm, phase.algorithm.source
+    learner, plain = settings.learner, types.Source
+    chosen = source.select is not plain.select or source.head or source.again or source.demonstrated or source.uneven
+    repeats = [(o.epochs or learner.epochs) * (o.minibatches or learner.minibatches) for o in algorithm.objectives]
+    shared = len(phase.trained) < len(algorithm.objectives) or any(phase.of(m).trunk for m in phase.modules)
+    reasons = (
+        (settings.run.lag, f"config.run.lag={settings.run.lag} overlaps whole rollouts. Set one of both"),
+        (learner.microbatches == 1, "the parts are micro-batches. Set config.learner.microbatches above 1"),
+        (settings.batch.prompts % learner.microbatches, "config.learner.microbatches does not divide the prompts"),
+        (learner.lanes, f"config.learner.lanes={learner.lanes} packs rows of the whole batch. Set it to 0"),
+        (settings.log.diagnostics, "config.log.diagnostics reads the gradients of the whole batch. Leave it empty"),
+        (not traits.traits(phase.task).whole, f"task {phase.task.name!r} has several turns"),
+        (chosen or source.segment, f"{source.spec} selects, edits or continues rows of the whole batch"),
+        (max(repeats) > 1, "an objective takes several gradient steps on the rows of a step"),
+        (shared, "two objectives train one network"),
+        (any(o.every > 1 for o in algorithm.objectives), "an objective does not step at every update"),
+        (interpreter.needs(algorithm).live, f"{algorithm.spec} reads log-probs of the whole minibatch"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise ValueError(f"config.run.overlap=True (phase {phase.name!r}): {reason}.")
 
 
 def _check_windows(algorithm: types.Algorithm, where: str) -> None:

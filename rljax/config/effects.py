@@ -143,7 +143,7 @@ _READ = (
         "no phase names an evaluation (config.phase.NAME.evaluate)",
     ),
     _Read(
-        ("run.lag", "mesh.rollout"),
+        ("run.", "mesh.rollout"),
         lambda p: p.algorithm.source.origin == "policy",
         "no phase samples rows: they are demonstrations, or stored",
     ),

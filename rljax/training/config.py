@@ -92,11 +92,12 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """How far rollouts run ahead of updates."""
+    """How rollouts and updates overlap."""
 
     lag: Size = setting(
         0, "Updates that a rollout runs ahead: rollout k is sampled by version max(0, k - lag). 0: in turn."
     )
+    overlap: bool = setting(False, "Whether gradients of a micro-batch are computed while the next ones are sampled.")
 
     __post_init__ = settings.check
 

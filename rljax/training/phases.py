@@ -192,9 +192,14 @@ class Setup:
 
     @property
     def apart(self) -> bool:
-        """Whether rows are sampled ahead of updates, or on devices of their own, so that no program does both."""
-        lag, devices = self.settings.run.lag, self.settings.mesh.rollout
-        return self.algorithm.source.origin == "policy" and bool(lag or devices)
+        """Whether rows are sampled ahead of updates, in parts, or on other devices, so that no program does both."""
+        run, devices = self.settings.run, self.settings.mesh.rollout
+        return self.algorithm.source.origin == "policy" and bool(run.lag or run.overlap or devices)
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether rows arrive in parts, a micro-batch each."""
+        return self.apart and self.settings.run.overlap
 
     @property
     def rows_of_episode(self) -> int:

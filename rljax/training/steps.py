@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rljax import sampling, types
 from rljax.training import phases, producers, sharding, sources, states
 from rljax.training import rows as rows_lib
-from rljax.training.learning import updates
+from rljax.training.learning import overlapped, updates
 from rljax.training.producers import completions, play, twice
 from rljax.training.producers import turns as turns_lib
 
@@ -61,6 +61,24 @@ class Step:
     def turns(self) -> turns_lib.Compiled:
         """Compiled functions of the conversations of a host world."""
         return turns_lib.Turns(self.setup).compiled()
+
+    @functools.cached_property
+    def overlapped(self) -> overlapped.Compiled:
+        """Compiled functions of an update whose rows arrive in parts."""
+        rows = jax.eval_shape(self.producer.example, self.shape, jax.random.key(0))
+        return overlapped.compiled(self.setup, self.shape, self.sharding, rows)
+
+    @functools.cached_property
+    def part(self) -> Callable[..., types.Rollout]:
+        """Compiled ``(params, pool, step, drawn, number, key) -> Rollout``: rows of a task, of one micro-batch."""
+        setup, whole = self.setup, completions.Completions(self.setup)
+
+        def part(params, pool, step, drawn, number, key):
+            count = drawn.index.size // setup.learner.microbatches
+            drawn = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, number * count, count), drawn)
+            return whole.sample(params, pool, step, drawn, setup.task.prompts(drawn.index, "train"), None, key)
+
+        return jax.jit(part)
 
     @functools.cached_property
     def play(self) -> Callable[..., types.Rollout]:

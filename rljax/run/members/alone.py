@@ -13,6 +13,7 @@ from rljax.run import producers, programs, session
 from rljax.run.evaluation import evaluate, ranking
 from rljax.run.producers import ahead, references
 from rljax.training import steps
+from rljax.training.learning import overlapped
 
 
 class Recompiled(RuntimeError):
@@ -31,6 +32,7 @@ class Alone(contextlib.AbstractContextManager):
         self.runs, self.clock, self._run, self._workers = (run,), profiles.Clock(), run, workers
         self._producer: producers.Producer | None = None  # of the phase
         self._ahead: ahead.Ahead | None = None  # the same, of a phase whose rollouts run ahead
+        self._separable = False  # whether rows that arrive in parts have been checked in this phase
 
     def __exit__(self, *error: Any) -> None:
         self.close()
@@ -60,6 +62,7 @@ class Alone(contextlib.AbstractContextManager):
         program, workers = run.program.sampler if apart else run.program, self._workers[number]
         self._producer = producers.make(program, program.steps[number], workers, run.journal, state, run.directory)
         self.close()
+        self._separable = False
         self._ahead = ahead.Ahead(run.program, number, self._producer, state) if apart else None
         return state.replace(ahead=())
 
@@ -83,7 +86,8 @@ class Alone(contextlib.AbstractContextManager):
             with self.clock.spent("dispatch"):
                 return step.fused(state, key)
         if self._ahead is not None:
-            return self._consume(self._ahead, step, state)
+            consume = self._overlap if step.setup.overlapped else self._consume
+            return consume(self._ahead, step, state)
         assert producer is not None
         waited = producer.waited
         with self.clock.spent("update"):
@@ -106,6 +110,22 @@ class Alone(contextlib.AbstractContextManager):
             rows = sampled(state)
         with self.clock.spent("dispatch"):
             return step.update(state, rows, self._run.program.key)
+
+    def _overlap(
+        self, sampled: ahead.Ahead, step: steps.Step, state: types.TrainState
+    ) -> tuple[types.TrainState, types.Metrics]:
+        """Run one update on rows that arrive in parts.
+
+        Raises:
+          ValueError: the rows of a part depend on rows that arrive later.
+        """
+        with self.clock.spent("rows"):
+            arrived = sampled.arrived(state)
+        if not self._separable:  # later steps are skipped where it does not hold
+            overlapped.check(step.setup, arrived)
+            self._separable = True
+        with self.clock.spent("dispatch"):
+            return step.overlapped.finish(state, arrived, self._run.program.key)
 
     def saved(self, state: types.TrainState) -> types.TrainState:
         """Return a state with the rows that were sampled ahead."""
@@ -135,7 +155,7 @@ def start_workers(program: programs.Program, stack: contextlib.ExitStack) -> lis
     """
     shared: dict[Any, Any] = {}
     for setup in program.setups:
-        if setup.apart and setup.task.host:
+        if setup.apart and not setup.overlapped and setup.task.host:
             _check_order(program, setup)
         key = setup.settings.task, setup.settings.verifier
         if key not in shared:

@@ -78,7 +78,9 @@ def make(
         case turns.Turns() | segments.Segments(whole=turns.Turns()):
             return answered.Answered(program, step, workers, journal)
         case completions.Completions(traced=False):
-            return verified.Verified(program, step, workers, journal, step.setup.settings.verifier.chunks)
+            fields = step.setup.settings
+            chunks = fields.learner.microbatches if step.setup.overlapped else fields.verifier.chunks
+            return verified.Verified(program, step, workers, journal, chunks)
         case twice.Twice(traced=False):
             first = verified.Verified(program, step, workers, journal, step.setup.settings.verifier.chunks)
             return verified.VerifiedTwice(first)

@@ -14,7 +14,7 @@ needs no thread. Producers that pass through the host run in one thread, one rol
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -25,6 +25,7 @@ from rljax import types
 from rljax.models import adapters
 from rljax.run import programs
 from rljax.training import sharding, states, steps, traces
+from rljax.training.learning import overlapped
 
 
 @dataclasses.dataclass
@@ -92,6 +93,26 @@ class Ahead:
         self._flights.popleft()
         self._update += 1
         return jax.block_until_ready(self._landed(rows))
+
+    def arrived(self, state: types.TrainState) -> overlapped.Arrived:
+        """Return the rows of the step after a state with their gradients, computed as they arrive in parts."""
+        compiled = self._step.overlapped
+        arrived = compiled.start()
+        for number, rows in enumerate(self._parts(state)):
+            rows = self._landed(rows) if self._sampler is not self._step else rows
+            arrived = compiled.accumulate(state, arrived, rows, np.int32(number), self._key)
+        return arrived
+
+    def _parts(self, state: types.TrainState) -> Iterator[types.Rollout]:
+        """Yield the rows of the step after a state, a micro-batch each, on the sampler's mesh."""
+        view = states.sampled(self._setup, state)
+        view = self._copy(view) if self._sampler is not self._step else view
+        if self._producer is not None:
+            yield from self._producer.parts(view)
+            return
+        drawn = self._sampler.next_prompts(view, self._key)
+        for number in np.arange(self._setup.learner.microbatches, dtype=np.int32):
+            yield self._sampler.part(view.params["policy"], view.pool, view.step, drawn, number, self._key)
 
     def saved(self, state: types.TrainState) -> types.TrainState:
         """Return a state with the rollouts of the next steps: rows, or what unfinished ones are sampled from."""

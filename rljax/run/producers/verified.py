@@ -8,8 +8,9 @@ processes, each host reads the prompts and scores the rows of its devices.
 import dataclasses
 import functools
 import hashlib
+import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -260,28 +261,44 @@ class Verified:
 
     def first(self, state: types.TrainState) -> tuple[types.Rollout, types.Action | None]:
         """Return the batch of the next step, and a demonstration of each prompt if the source reads them."""
+        setup = self.step.setup
+        rows, given = zip(*self._sampled(state), strict=True)
+        samples = rows[0].reward.size if setup.algorithm.source.uneven else setup.samples
+        whole = self.scored(rows, (int(state.step) + 1, 0), samples)()
+        return whole, None if given[0] is None else jax.tree.map(lambda *x: jnp.concatenate(x), *given)
+
+    def parts(self, state: types.TrainState) -> Iterator[types.Rollout]:
+        """Yield the chunks of the next step; chunk k is scored while chunk k + 1 is decoded. Raises as a call."""
+        number, judging, decoding = int(state.step) + 1, None, None
+        for place, chunk in enumerate(itertools.chain((rows for rows, _ in self._sampled(state)), [None])):
+            if decoding is not None:
+                scored = self.scored([decoding], (number, place - 1), self.step.setup.samples)
+                if judging is not None:
+                    yield judging()
+                judging = scored
+            decoding = chunk
+        assert judging is not None
+        yield judging()
+
+    def _sampled(self, state: types.TrainState) -> Iterator[tuple[types.Rollout, types.Action | None]]:
+        """Yield the chunks of the next step, dispatched, and a demonstration of each prompt if the source reads any."""
         program, step, setup = self.program, self.step, self.step.setup
-        key, params = program.key, state.params["policy"]
-        drawn, number = processes.fetch(step.next_prompts(state, key)), int(state.step) + 1
-        rows, given = [], []
+        drawn = processes.fetch(step.next_prompts(state, program.key))
         for part in np.split(np.arange(drawn.index.size), self.chunks):
             chosen = jax.tree.map(lambda x, part=part: x[part], drawn)
             asked = prompts(setup.task, program.mesh, chosen.index, "train")
             shown = _solutions(program, setup, int(state.step), chosen.index) if setup.solutions else None
-            rows.append(step.sample(params, state.pool, state.step, chosen, asked, shown, key))
-            given.append(None if shown is None else rows_lib.one_of_each(shown, chosen.index.size))
-        samples = rows[0].reward.size if setup.algorithm.source.uneven else setup.samples
-        whole = self.scored(rows, (number, 0), samples)
-        return whole, None if given[0] is None else jax.tree.map(lambda *x: jnp.concatenate(x), *given)
+            rows = step.sample(state.params["policy"], state.pool, state.step, chosen, asked, shown, program.key)
+            yield rows, None if shown is None else rows_lib.one_of_each(shown, chosen.index.size)
 
     def scored(
         self, rows: Sequence[types.Rollout], number: tuple[int, int], samples: int, used: np.ndarray | None = None
-    ) -> types.Rollout:
-        """Return the rows of a pass with their scores.
+    ) -> Callable[[], types.Rollout]:
+        """Submit the rows of a pass; return a function that waits for their scores and returns the rows with them.
 
         Args:
           rows: the rows, in chunks.
-          number: of the step, from 1, and of the pass, from 0.
+          number: of the step, from 1, and of the pass, or of the chunk, from 0.
           samples: rows of a prompt, which are adjacent.
           used: ``[B]`` bool, the rows that are judged; None: all.
         """
@@ -299,14 +316,17 @@ class Verified:
             if not self.journal.has(journals.VERDICTS, number):
                 pending.append(submit(local[-1]))
         completions = digest(local)
-        scores = self.journal.replay(journals.VERDICTS, number, completions)
-        if scores is None:
-            pending = pending or [submit(part) for part in local]
-            scores = verdict(local, pending, f"step {number[0]}")
-            if used is not None:
-                scores = jax.tree.map(functools.partial(_spread, used), scores)
-            self.journal.record(journals.VERDICTS, number, completions, scores)
-        return _judged(rows, scores, program.mesh)
+
+        def result() -> types.Rollout:
+            scores = self.journal.replay(journals.VERDICTS, number, completions)
+            if scores is None:
+                scores = verdict(local, pending or [submit(part) for part in local], f"step {number[0]}")
+                if used is not None:
+                    scores = jax.tree.map(functools.partial(_spread, used), scores)
+                self.journal.record(journals.VERDICTS, number, completions, scores)
+            return _judged(rows, scores, program.mesh)
+
+        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +346,7 @@ class VerifiedTwice:
         whole, solutions = self.verified.first(state)
         edit, second = step.edit(state, whole, solutions, program.key)
         used = np.asarray(processes.fetch(second.valid)) > 0
-        scored = self.verified.scored([second], (int(state.step) + 1, 1), passes.samples(step.setup), used)
+        scored = self.verified.scored([second], (int(state.step) + 1, 1), passes.samples(step.setup), used)()
         return step.merge(whole, scored, edit)
 
 

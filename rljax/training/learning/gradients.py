@@ -4,6 +4,7 @@ A head whose gradient enters its trunk is read in the forward pass of the trunk,
 (``Phase.joint``). Everything else is a list of one objective.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +40,97 @@ def map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, s
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), out)
 
 
+@dataclasses.dataclass(frozen=True)
+class Minibatch:
+    """A minibatch that each objective of a gradient step has prepared.
+
+    Attributes:
+      setup: the phase on devices.
+      joint: the numbers of the objectives: one, or a trunk's and then the numbers of its heads.
+      state: the state before the update.
+      rows: the rows, prepared by each objective.
+      inner: the states of the objectives.
+      keys: of the gradient step, for each objective.
+    """
+
+    setup: phases.Setup
+    joint: tuple[int, ...]
+    state: types.TrainState
+    rows: Rows
+    inner: Sequence[types.State]
+    keys: Sequence[types.Key]
+
+    @property
+    def objectives(self) -> list[types.Objective]:
+        """The objectives, as ``rows``."""
+        return [self.setup.algorithm.objectives[number] for number in self.joint]
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The diagnostics of the gradient step."""
+        return self.setup.settings.log.diagnostics if self.objectives[0].module == "policy" else ()
+
+    def loss(self, part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
+        """Return the loss and the metrics of each objective on rows of the minibatch; both add up over rows.
+
+        Args:
+          part: the current value of the trained parameters, see ``phases.Setup.part``.
+          rows: some of ``Minibatch.rows``.
+          number: of the micro-batch; None: there is one.
+          places: of packed rows.
+        """
+        setup, objectives, values, metrics = self.setup, self.objectives, [], []
+        weights = [1.0, *(setup.phase.of(o.module).trunk_weight for o in objectives[1:])]
+        scored = _scores(setup, objectives, self.state, part, _union(rows), places)
+        for o, r, scores, i, k in zip(objectives, rows, scored, self.inner, self.keys, strict=True):
+            value, terms = interpreter.loss(o, r, scores, i, _folded(k, number))
+            values.append(value)
+            metrics.append({**terms, **_gaps(setup, o, r, scores), "loss": value})
+            if "clip" in self.asked and "clipped" in terms and o.module == "policy":
+                metrics[-1] |= diagnostics.of_clip(r, interpreter.loss_terms(o, r, scores, i, _folded(k, number)))
+        rest = [w * value for w, value in zip(weights[1:], values[1:], strict=True)]
+        return sum(rest, values[0]), metrics
+
+    def gradient(self, *arguments: Any) -> Any:
+        """Return ((loss, metrics), gradient in float32) for the arguments of ``loss``."""
+        value_metrics, grads = jax.value_and_grad(self.loss, has_aux=True)(*arguments)
+        return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
+
+    def halves(self, part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
+        """Return the policy term's gradients of tokens with positive and with negative advantage."""
+
+        def policy(part: types.Tree) -> types.Array:
+            scores = _scores(self.setup, self.objectives, self.state, part, _union(rows), places)[0]
+            key = _folded(self.keys[0], number)
+            built = interpreter.loss_terms(self.objectives[0], rows[0], scores, self.inner[0], key)
+            return diagnostics.by_sign(rows[0], built)
+
+        pull = jax.vjp(policy, part)[1]
+        return [optimizers.wide(pull(half)[0]) for half in jnp.eye(2)]
+
+
+def prepare(
+    setup: phases.Setup,
+    joint: tuple[int, ...],
+    part: types.Tree,
+    state: types.TrainState,
+    rollout: types.Rollout,
+    inner: Sequence[types.State],
+    key: types.Key,
+) -> Minibatch:
+    """Return a minibatch with its masks and coefficients; see ``of_minibatch`` for the arguments."""
+    objectives = [setup.algorithm.objectives[number] for number in joint]
+    keys = [key, *(jax.random.fold_in(key, _HEADS + number) for number in joint[1:])]
+    live: Sequence[Any] = [None] * len(joint)
+    if any(interpreter.objective_needs(o).live for o in objectives):
+        live = map_rows(functools.partial(_scores, setup, objectives, state, part), rollout, setup)
+    prepared = [
+        interpreter.prepare_minibatch(o, rollout, scores, i, k)
+        for o, scores, i, k in zip(objectives, live, inner, keys, strict=True)
+    ]
+    return Minibatch(setup, joint, state, [r for r, _ in prepared], [i for _, i in prepared], keys)
+
+
 def of_minibatch(
     setup: phases.Setup,
     joint: tuple[int, ...],
@@ -47,6 +139,7 @@ def of_minibatch(
     rollout: types.Rollout,
     inner: Sequence[types.State],
     key: types.Key,
+    total: Any = None,
 ):
     """Return the loss, metrics, gradient and states of the objectives of a gradient step, on one minibatch.
 
@@ -58,57 +151,22 @@ def of_minibatch(
       rollout: the rows of the minibatch.
       inner: the states of the objectives.
       key: of this gradient step.
+      total: ((loss, metrics), gradient) summed over micro-batches, if it is known.
 
     Returns:
       (loss, metrics of each objective, gradient in ``part`` in float32, states of the objectives), the first three
       summed over micro-batches.
     """
-    objectives = [setup.algorithm.objectives[number] for number in joint]
-    keys = [key, *(jax.random.fold_in(key, _HEADS + number) for number in joint[1:])]
-    weights = [1.0, *(setup.phase.of(o.module).trunk_weight for o in objectives[1:])]
-    score = functools.partial(_scores, setup, objectives, state)
-    live: Sequence[Any] = [None] * len(joint)
-    if any(interpreter.objective_needs(o).live for o in objectives):
-        live = map_rows(functools.partial(score, part), rollout, setup)
-    prepared = [
-        interpreter.prepare_minibatch(o, rollout, scores, i, k)
-        for o, scores, i, k in zip(objectives, live, inner, keys, strict=True)
-    ]
-    rows, inner = [r for r, _ in prepared], [i for _, i in prepared]
-    asked = setup.settings.log.diagnostics if objectives[0].module == "policy" else ()
-
-    def loss(part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
-        values, metrics = [], []
-        for o, r, scores, i, k in zip(objectives, rows, score(part, _union(rows), places), inner, keys, strict=True):
-            value, terms = interpreter.loss(o, r, scores, i, _folded(k, number))
-            values.append(value)
-            metrics.append({**terms, **_gaps(setup, o, r, scores), "loss": value})
-            if "clip" in asked and "clipped" in terms and o.module == "policy":
-                metrics[-1] |= diagnostics.of_clip(r, interpreter.loss_terms(o, r, scores, i, _folded(k, number)))
-        rest = [w * value for w, value in zip(weights[1:], values[1:], strict=True)]
-        return sum(rest, values[0]), metrics
-
-    def gradient(*arguments: Any) -> Any:
-        value_metrics, grads = jax.value_and_grad(loss, has_aux=True)(*arguments)
-        return value_metrics, optimizers.wide(grads)  # micro-batches are accumulated in float32
-
-    def halves(part: types.Tree, rows: Rows, number: types.Array | None, places: packing.Places | None = None):
-        def policy(part: types.Tree) -> types.Array:
-            scores = score(part, _union(rows), places)[0]
-            built = interpreter.loss_terms(objectives[0], rows[0], scores, inner[0], _folded(key, number))
-            return diagnostics.by_sign(rows[0], built)
-
-        pull = jax.vjp(policy, part)[1]
-        return [optimizers.wide(pull(half)[0]) for half in jnp.eye(2)]
-
-    read = any(objective.module in setup.reads for objective in objectives)
-    (value, metrics), grads = _summed(setup, gradient, part, rows, read)
+    minibatch = prepare(setup, joint, part, state, rollout, inner, key)
+    rows, asked = minibatch.rows, minibatch.asked
+    read = any(objective.module in setup.reads for objective in minibatch.objectives)
+    (value, metrics), grads = _summed(setup, minibatch.gradient, part, rows, read) if total is None else total
     metrics = [diagnostics.completed(m) for m in metrics]
     if "noise" in asked:
-        metrics[0] |= _noise(setup, gradient, part, rows, grads)
+        metrics[0] |= _noise(setup, minibatch.gradient, part, rows, grads)
     if "signs" in asked and "loss/policy" in metrics[0] and rows[0].advantage is not None:
-        metrics[0] |= diagnostics.of_signs(*_summed(setup, halves, part, rows, read))
-    return value, metrics, grads, inner
+        metrics[0] |= diagnostics.of_signs(*_summed(setup, minibatch.halves, part, rows, read))
+    return value, metrics, grads, minibatch.inner
 
 
 def _folded(key: types.Key, number: types.Array | None) -> types.Key:

@@ -4,6 +4,7 @@ All functions are pure; epochs, minibatches and micro-batches are scans.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,12 +21,23 @@ from rljax.transforms import modules, ops
 from rljax.transforms.frame import extras
 
 _PIECES = 3  # stream of the root key
+TRANSFORMS, OBJECTIVES = 1, 2  # streams of the key of a step; objective n has OBJECTIVES + n
 _NOTHING = types.Needs()
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
 
 
-def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
-    """Compute the fields that the algorithm reads and the sampler does not write: log-probs, values, scores."""
+def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, whole: bool = True) -> types.Rollout:
+    """Compute the fields that the algorithm reads and the sampler does not write: log-probs, values, scores.
+
+    Args:
+      setup: the phase on devices.
+      state: the state before the update.
+      rollout: the rows.
+      whole: whether they are the rows of a step, which are scored by micro-batches; else of one micro-batch.
+
+    Returns:
+      The rows with these fields.
+    """
     needs = interpreter.needs(setup.algorithm)
     repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
@@ -52,7 +64,7 @@ def _complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollo
             fields["extra"] = {**rows.extra, inputs.PRECEDENT: plain.logp}
         return fields
 
-    return rollout.replace(**gradients.map_rows(fill, rollout, setup))
+    return rollout.replace(**(gradients.map_rows(fill, rollout, setup) if whole else fill(rollout)))
 
 
 def _repeats(setup: phases.Setup, o: types.Objective) -> int:
@@ -61,7 +73,12 @@ def _repeats(setup: phases.Setup, o: types.Objective) -> int:
 
 
 def _optimize(
-    setup: phases.Setup, joint: tuple[int, ...], state: types.TrainState, rollout: types.Rollout, key: types.Key
+    setup: phases.Setup,
+    joint: tuple[int, ...],
+    total: Any,
+    state: types.TrainState,
+    rollout: types.Rollout,
+    key: types.Key,
 ):
     """Run the epochs and minibatches of objectives that step together; return (state, metrics of each)."""
     lead = joint[0]
@@ -74,7 +91,7 @@ def _optimize(
         part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
         value, metrics, grads, inner = gradients.of_minibatch(
-            setup, joint, part, state, rows, inner, jax.random.fold_in(key, i)
+            setup, joint, part, state, rows, inner, jax.random.fold_in(key, i), total
         )
         if setup.learner.offload:  # on the device during the optimizer's step only
             opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
@@ -168,7 +185,11 @@ def _before(
 
 
 def update(
-    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
+    setup: phases.Setup,
+    state: types.TrainState,
+    rollout: types.Rollout,
+    key: types.Key,
+    totals: Mapping[int, Any] | None = None,
 ) -> tuple[types.TrainState, dict[str, Any]]:
     """Update the state from a rollout.
 
@@ -177,12 +198,13 @@ def update(
       state: the state before the update.
       rollout: prompts * oversample * samples rows with rewards; rows of a prompt are adjacent.
       key: the run's root key.
+      totals: of ``overlapped.accumulate``, by objective; the rows are then complete.
 
     Returns:
       (state, metrics): scalars by name, and if ``log.rollout_rows`` is above 0, as "rows", the first groups of rows
       that the step trained on; extra["log_ratio"] is of their last gradient step.
     """
-    root, key = key, jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
+    root, key = key, step_key(key, state)
     algorithm, source, previous = setup.algorithm, setup.algorithm.source, state
     decoded, metrics = rollout.extra.get("slots"), {}
     if decoded is not None:
@@ -196,11 +218,10 @@ def update(
     producer, sampled = producers.make(setup), rollout
     metrics |= producer.metrics(rollout)
     taken = producer.taken(state)
-    rollout, pool, inner = _selected(setup, state, rollout, key)
+    rollout, pool, inner = _selected(setup, state, rollout, key, totals is None)
     if (fired := sources.fired(setup, sampled, rollout, root)) is not None:
         metrics["fired"] = fired
-    place = jnp.arange(rollout.group.size, dtype=jnp.int32)
-    rollout = extras.put(rollout, {"now": jnp.full_like(place, state.step), "place": place})
+    rollout = placed(rollout, state)
     state = state.replace(algorithm=inner, pool=pool)
     turns, domains = "turns" in traits.traits(setup.task).supplies, row_metrics.domains(setup.task)
     asked, judged = setup.settings.log.diagnostics, source.origin == "policy"
@@ -210,7 +231,8 @@ def update(
     metrics |= divergences
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     for joint in setup.phase.joint:
-        state, of_each = _when_due(setup, joint, state, rollout, jax.random.fold_in(key, 2 + joint[0]))
+        total = None if totals is None else totals[joint[0]]
+        state, of_each = _when_due(setup, joint, total, state, rollout, jax.random.fold_in(key, OBJECTIVES + joint[0]))
         skipped += of_each[0]["skipped"]
         for module, terms in zip((algorithm.objectives[n].module for n in joint), of_each, strict=True):
             if "log_ratio" in terms:
@@ -225,8 +247,19 @@ def update(
     return state.replace(cursor=state.cursor.at[setup.cursor].add(taken)), metrics
 
 
+def step_key(key: types.Key, state: types.TrainState) -> types.Key:
+    """Return the key of the pieces of a step; ``key`` is the run's root key."""
+    return jax.random.fold_in(jax.random.fold_in(key, _PIECES), state.step)
+
+
+def placed(rollout: types.Rollout, state: types.TrainState) -> types.Rollout:
+    """Return the rows of a step with its number and their places."""
+    place = jnp.arange(rollout.group.size, dtype=jnp.int32)
+    return extras.put(rollout, {"now": jnp.full_like(place, state.step), "place": place})
+
+
 def _selected(
-    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key
+    setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, key: types.Key, incomplete: bool
 ) -> tuple[types.Rollout, types.Tree, types.State]:
     """Return the rows to train on with their advantages, the pool, and the states of the rollout transforms.
 
@@ -240,21 +273,29 @@ def _selected(
     pool = state.pool
     if source.grouped:
         rollout, pool = select(rollout)
-    rollout = _complete(setup, state, sharding.constrain(rollout, setup.mesh))
-    rollout, inner = interpreter.transform(setup.algorithm, rollout, state.algorithm, jax.random.fold_in(key, 1))
+    rollout = sharding.constrain(rollout, setup.mesh)
+    rollout = complete(setup, state, rollout) if incomplete else rollout
+    rollout, inner = interpreter.transform(
+        setup.algorithm, rollout, state.algorithm, jax.random.fold_in(key, TRANSFORMS)
+    )
     if not source.grouped:
         rollout, pool = select(rollout)
         # stored rows have the log-probs of earlier parameters
-        rollout = _complete(setup, state, rollout) if source.off_policy else rollout
+        rollout = complete(setup, state, rollout) if source.off_policy else rollout
     return sharding.constrain(rollout, setup.mesh), pool, inner
 
 
 def _when_due(
-    setup: phases.Setup, joint: tuple[int, ...], state: types.TrainState, rollout: types.Rollout, key: types.Key
+    setup: phases.Setup,
+    joint: tuple[int, ...],
+    total: Any,
+    state: types.TrainState,
+    rollout: types.Rollout,
+    key: types.Key,
 ):
     """Run objectives on every ``every``-th step; on other steps their metrics are 0."""
     every = setup.algorithm.objectives[joint[0]].every
-    run = functools.partial(_optimize, setup, joint)
+    run = functools.partial(_optimize, setup, joint, total)
     if every == 1:
         return run(state, rollout, key)
     shapes = jax.eval_shape(run, state, rollout, key)[1]
