@@ -92,7 +92,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | N
     width = "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all."
     number("width", 0, width, lower_bound=0)
     switch("check", False, "Check the run and print what it would do, on no device; trains nothing.")
-    number("devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0)
+    number(
+        "devices",
+        0,
+        "With --check: number of devices to assume; 0: config.cpu_devices, else those of the mesh.",
+        lower_bound=0,
+    )
     switch("allow_config_change", False, "Continue a work directory with a changed config or code.")
     text("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
     switch("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
@@ -174,13 +179,14 @@ def _check(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: st
     from rljax.run import preview
     from rljax.run.members import cohorts, sweep
 
-    places = [(config, workdir)]
+    places, devices = [(config, workdir)], flags.FLAGS.devices or config.cpu_devices
     if several:
         planned = cohorts.plan(sweep.expand(several, config, workdir))
         print("\n".join(f"program {number}: {cohort.describe()}" for number, cohort in enumerate(planned, 1)))
         places = [(cohort.runs[0].config, cohort.runs[0].workdir) for cohort in planned]
+        devices = flags.FLAGS.devices  # members are split over devices, each on those of its mesh
     for one, place in places:
-        print("\n".join(preview.lines(one, place, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+        print("\n".join(preview.lines(one, place, devices, flags.FLAGS.allow_config_change)))
 
 
 def _train_many(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: str | pathlib.Path) -> None:

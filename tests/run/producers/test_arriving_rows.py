@@ -112,10 +112,12 @@ def test_a_source_that_cannot_be_is_refused(tmp_path):
         chain.chain((source.arriving(str(tmp_path)), source.mopps()))
     with pytest.raises(ValueError, match=r"partial\(.*samples the policy"):
         chain.chain((source.arriving(str(tmp_path)), source.partial(4)))
-    with pytest.raises(ValueError, match="lag=-2, must be at least 0"):
+    with pytest.raises(ValueError, match=r"^lag=-2 must be at least 0"):
         source.arriving(str(tmp_path), lag=-2)
     with pytest.raises(ValueError, match="absent: no such folder"):
         programs.build(config(tmp_path / "absent"), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"rescore='kept' .*rows of arriving\(.* lack the support"):
+        resolve.run(config(tmp_path, sampler__rescore="kept", sampler__top_k=5))
     warnings = resolve.run(config(tmp_path, run__lag=1)).phases[0].warnings
     assert any("config.run.lag=1 has no effect: no phase samples rows" in text for text in warnings)
 
