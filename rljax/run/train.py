@@ -85,7 +85,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | N
         for define in (flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_bool, flags.DEFINE_multi_string)
     )
     which = "Path of a config file, or name of a shipped config."
-    config_flags.DEFINE_config_file("config", help_string=which, flag_values=values, sys_argv=argv and list(argv))
+    config_flags.DEFINE_config_file(
+        "config", help_string=which, flag_values=values, sys_argv=None if argv is None else list(argv)
+    )
     text("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
     text("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
     texts("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
