@@ -71,17 +71,20 @@ def _run() -> None:
     target = topology.describe(f.topology, f.num_slices)
     whole = compiling.make(config, target, tokens)
     step, sampler = whole.steps[-1], whole.sampler.steps[-1]
+    for name in f.programs:
+        compiling.check(step, name)
+    count = step.setup.mesh.size
     mesh = ", ".join(f"{axis} {size}" for axis, size in step.setup.mesh.shape.items() if size > 1)
     setup = step.setup
     print(
-        f"{config.name} on {target.name}, {len(target.devices)} devices ({mesh or 'no mesh axes'}): "
+        f"{config.name} on {target.name}, {count} devices ({mesh or 'no mesh axes'})"
+        f"{f', and {len(target.devices) - count} that sample' if whole.rollout is not None else ''}: "
         f"{setup.prompts} prompts of {setup.task.prompt_length} tokens x {setup.samples} completions of "
         f"{setup.task.completion_length}, {setup.learner.microbatches} micro-batches\n"
         f"parameters and their memory on a chip: {', '.join(sharding.modules(step.shape))}\n"
     )
     records = []
-    names = [name for name in compiling.names(step) if name != "fused" or whole.rollout is None]
-    for name in f.programs or names:
+    for name in f.programs or compiling.names(step):
         of = sampler if name == "rollout" else step
         program = compiling.compile_one(of, name, target)
         if f.hlo:

@@ -105,16 +105,19 @@ def names(step: steps.Step) -> list[str]:
     return [*(name for name in run if name == "rollout"), "score", *(name for name in run if name != "rollout")]
 
 
-def trace(step: steps.Step, name: str) -> Any:
-    """Trace a program of a step, or "score".
-
-    Raises:
-      ValueError: an unknown program, or one that this step does not have.
-    """
+def check(step: steps.Step, name: str) -> None:
+    """Raise ValueError for an unknown program, or one that this step does not have."""
     if name not in NAMES:
         raise ValueError(f"program {name!r}.{parse.nearest(name, NAMES)}")
     if name not in names(step):
-        raise ValueError(f"program {name!r}: this step has {', '.join(names(step))}.")
+        count = step.setup.settings.mesh.rollout
+        reason = f", as config.mesh.rollout={count} sample" if count else ""
+        raise ValueError(f"program {name!r}: this step has {', '.join(names(step))}{reason}.")
+
+
+def trace(step: steps.Step, name: str) -> Any:
+    """Trace a program of a step, or "score"; raises the errors of ``check``."""
+    check(step, name)
     if name != "score":
         return traces.trace(step, name)
     count = step.setup.rows  # rows trained on; the source may oversample

@@ -42,6 +42,7 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
     unknown = sum(hlo.trip_count(module, r.computation, r.instruction) is None for r in loops)
     return {
         "program": compiled.name,
+        "devices": devices,
         **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text")},
         "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,

@@ -6,6 +6,7 @@ from rljax.config import schema
 from rljax.environments import traits
 from rljax.environments.verifiers import outcomes
 from rljax.language import limits
+from rljax.sampling import processors
 from rljax.training import producers
 from rljax.training.phases import Phase
 from rljax.transforms.source import files
@@ -213,6 +214,12 @@ def _source(phase: Phase) -> None:
         )
     if phase.settings.run.overlap and source.origin == "policy":
         _check_overlap(phase)
+    sampler = phase.settings.sampler
+    if isinstance(source, files.Arriving) and sampler.rescore == "kept" and processors.active(sampler):
+        raise ValueError(
+            f"config.sampler.rescore='kept' (phase {name!r}): rows of {source.spec} lack the support that was "
+            "kept at sampling. Set it to 'unfiltered'."
+        )
     if phase.edited and phase.settings.learner.lanes:
         raise ValueError(
             f"config.learner.lanes={phase.settings.learner.lanes} (phase {name!r}): packed rows share a prompt, and "

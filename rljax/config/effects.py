@@ -150,7 +150,9 @@ _READ = (
     _Read(("log.rollouts",), lambda p: p.settings.log.rollout_rows, "config.log.rollout_rows is 0"),
     _Read(("log.rollout_rows",), lambda p: p.settings.log.rollouts, "config.log.rollouts is 0"),
     _Read(
-        ("sampler.rescore",), _filtered, f"the sampler keeps the whole vocabulary (no {', '.join(processors.FILTERS)})"
+        ("sampler.rescore",),
+        lambda p: p.algorithm.source.origin == "policy" and _filtered(p),
+        f"no phase samples rows with a filter ({', '.join(processors.FILTERS)})",
     ),
     _Read(
         ("learner.epochs",),

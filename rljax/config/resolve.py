@@ -54,8 +54,9 @@ class Resolved:
 
         ValueError if a file of stored rows cannot be read. See ``language.reached``.
         """
-        stored = [p for p in self.phases if isinstance(s := p.algorithm.source, stored_files.Stored) and s.fixed]
-        return reached.digests(self.named) | {p.algorithm.source.file: digest(p) for p in stored}
+        of = [(p.algorithm.source, p) for p in self.phases]
+        stored = {s.file: digest(p) for s, p in of if isinstance(s, stored_files.Stored) and s.fixed}
+        return reached.digests(self.named) | stored
 
 
 def run(config: schema.ConfigDict, trains: bool = True) -> Resolved:

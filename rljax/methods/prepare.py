@@ -91,7 +91,7 @@ def reject(
     low: types.Bound = float("-inf"),
     high: types.Bound = 0.5,
     level: types.RejectLevel = "token",
-) -> tuple[types.Rollout, types.Array]:
+) -> types.Array:
     """Keep what has low <= k(log pi_b - log proximal) <= high, k a token's divergence, or its row's.
 
     The token also leaves KL, entropy and every denominator, as in verl's decoupled mode; ``weight.reject`` does not

@@ -35,21 +35,21 @@ class Engine(Protocol):
         """Return the state from which the members go on; None: they begin."""
         ...
 
-    def enter(self, number: int, state: Any) -> Any:
+    def enter(self, number: int, state: Any, /) -> Any:
         """Return the state with which a phase goes on, at its first step a new one."""
         ...
 
-    def advance(self, number: int, state: Any) -> tuple[Any, Any]:
+    def advance(self, number: int, state: Any, /) -> tuple[Any, Any]:
         """Return the state after one update of a phase, and the metrics of all members, on the devices."""
         ...
 
     def evaluate(
-        self, number: int, state: Any, places: Collection[int], **fields: Any
+        self, number: int, state: Any, places: Collection[int], /, **fields: Any
     ) -> Iterable[tuple[int, dict[str, Any]]]:
         """Yield the places of members and their records; ``fields`` are name, step, prompts and samples."""
         ...
 
-    def saved(self, state: Any) -> Any:
+    def saved(self, state: Any, /) -> Any:
         """Return a state as checkpoints hold it, with the rows that were sampled ahead."""
         ...
 

@@ -149,9 +149,12 @@ class Session(contextlib.AbstractContextManager):
                 yield from (*step.setup.phase.warnings, *(f"note: {note}" for note in step.notes))
 
     def greeting(self) -> Iterator[str]:
-        """Yield where a fork begins, the memory of sources, or that a finished run has nothing to do."""
+        """Yield where a run begins that does not begin anew, the memory of sources, or that it has nothing to do."""
         if self.start is not None:
             yield self.start.note
+        elif self.directory is not None and 0 < self.step < self.program.updates:
+            path = self.directory.path.parent if self.label else self.directory.path
+            yield f"resumes after step {self.step} of {self.program.updates}, from {path}"
         for step in self.program.steps:
             setup, held = step.setup, sharding.sizes(step.shape).get("pool", 0)
             if held and self.step < setup.phase.last:

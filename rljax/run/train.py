@@ -85,14 +85,21 @@ def define_flags(values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | N
         for define in (flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_bool, flags.DEFINE_multi_string)
     )
     which = "Path of a config file, or name of a shipped config."
-    config_flags.DEFINE_config_file("config", help_string=which, flag_values=values, sys_argv=argv and list(argv))
+    config_flags.DEFINE_config_file(
+        "config", help_string=which, flag_values=values, sys_argv=None if argv is None else list(argv)
+    )
     text("workdir", None, "Folder for all files of the run; default: runs/NAME-CHANGES-DIGEST.")
     text("seeds", "", "Seeds to run beside each other, such as 0:4 (0 to 3) or 0,3,5.")
     texts("sweep", [], "FIELD=[VALUE, ...]: a run for each value (and for each seed), see --seeds.")
     width = "With --seeds or --sweep: runs that a device computes at a time; 0: 1 on a CPU, else all."
     number("width", 0, width, lower_bound=0)
     switch("check", False, "Check the run and print what it would do, on no device; trains nothing.")
-    number("devices", 0, "With --check: number of devices to assume; 0: those of the mesh.", lower_bound=0)
+    number(
+        "devices",
+        0,
+        "With --check: number of devices to assume; 0: config.cpu_devices, else those of the mesh.",
+        lower_bound=0,
+    )
     switch("allow_config_change", False, "Continue a work directory with a changed config or code.")
     text("init", None, "Begin with the parameters of another run: RUN@STEP, RUN@PHASE or RUN.")
     switch("fresh", False, "Start anew; an earlier run in the work directory is renamed to NAME.old-1.")
@@ -174,13 +181,14 @@ def _check(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: st
     from rljax.run import preview
     from rljax.run.members import cohorts, sweep
 
-    places = [(config, workdir)]
+    places, devices = [(config, workdir)], flags.FLAGS.devices or config.cpu_devices
     if several:
         planned = cohorts.plan(sweep.expand(several, config, workdir))
         print("\n".join(f"program {number}: {cohort.describe()}" for number, cohort in enumerate(planned, 1)))
         places = [(cohort.runs[0].config, cohort.runs[0].workdir) for cohort in planned]
+        devices = flags.FLAGS.devices  # members are split over devices, each on those of its mesh
     for one, place in places:
-        print("\n".join(preview.lines(one, place, flags.FLAGS.devices, flags.FLAGS.allow_config_change)))
+        print("\n".join(preview.lines(one, place, devices, flags.FLAGS.allow_config_change)))
 
 
 def _train_many(config: schema.ConfigDict, several: list[dict[str, Any]], workdir: str | pathlib.Path) -> None:

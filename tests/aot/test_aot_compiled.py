@@ -121,13 +121,15 @@ def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
     text = report.copied(sampler, program.steps[-1], target())
     assert f"its devices receive {report.size(sum(shards))}, the others send {report.size(sum(shards))} each" in text
     assert f"at least {1000 * sum(shards) / 200e9:.3g} ms over ICI" in text  # v5e
+    with pytest.raises(ValueError, match=r"'fused': this step has rollout, score, update, as config\.mesh\.rollout=8"):
+        compiling.trace(program.steps[-1], "fused")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["rollout", "update"])
 def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
     record = report.describe(step(), compiling.compile_one(step(), name, target()), target())
-    assert record["peak"] < record["hbm"] == 2**34 and record["compile_s"] < 180
+    assert record["peak"] < record["hbm"] == 2**34 and record["compile_s"] < 180 and record["devices"] == 16
     assert {"all-gather", "collective-permute"} & {c["kind"] for c in record["collectives"]}
     assert all(c["axes"] == ["fsdp"] and c["network"] == "ici" for c in record["collectives"])
     # a layer of 128 x (4 + 2 x 2) x 32 + 4 x 32 x 128 + 3 x 128 x 256, by hand; 128 rows, 32 prompts

@@ -165,7 +165,8 @@ def test_a_fork_interrupted_and_resumed_ends_as_the_run_that_did_everything(fini
     assert re.search(r"Ctrl-C: stopped after step \d+ of 60, saved\. To resume, run the same command again", output)
     capsys.readouterr()
     loop.train(plain(config, checkpoint__init=f"{whole}@warm"), fork, devices=ONE)
-    assert "begins at" not in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert re.search(rf"^resumes after step \d+ of 60, from {fork}$", output, re.M) and "begins at" not in output
     assert json.loads((fork / "config.json").read_text())["checkpoint"]["init"] == f"{whole}@10"
     for name, left_out in (("metrics", 10), ("evaluations", 1)):
         lines = (whole / f"{name}.jsonl").read_bytes().splitlines()
@@ -370,6 +371,13 @@ def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
     (tmp_path / "run" / "config.json").write_text(files.dumps(tiny.config("rloo()")))
     with pytest.raises(ValueError, match=r"run of another config.*\n.*algorithm"):
         preview.lines(config, tmp_path / "run")
+
+
+@pytest.mark.full
+def test_a_check_has_the_devices_of_the_run(finished, tmp_path):
+    fields = ("--config.mesh.data=-1", "--config.mesh.rollout=1", "--config.cpu_devices=3")
+    done = run("--config", str(finished[0]), "--workdir", str(tmp_path / "new"), "--check", *fields)
+    assert "2 assumed (data 2), and 1 that sample" in done.stdout, done.stdout
 
 
 @pytest.mark.full

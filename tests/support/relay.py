@@ -18,6 +18,7 @@ OUTCOMES = ("wrong", "correct", "unparseable")
 WRONG = {  # what an answer has in each mood
     "three": {"text": ["", "", ""]},
     "unknown": {"next_seat": 2},
+    "true": {"next_seat": True},
     "named": {"next_seat": "seat 1"},
     "long": {"text": ["", "123"]},
     "lost": {"reward": [0.0]},
@@ -64,6 +65,12 @@ class Seatless(Relay):
     """A class without a player."""
 
     seats = 0
+
+
+class Bool(Relay):
+    """A class whose number of seats is no number."""
+
+    seats = True
 
 
 @environments.task

@@ -186,6 +186,7 @@ WRITTEN = [
     ({"seam__reward": "overlong(1000, 100)"}, "completions have at most 20 tokens, and it begins above 900 tokens"),
     ({"sampler__top_k": 1}, "all samples of a prompt are equal"),
     ({"sampler__rescore": "kept"}, "config.sampler.rescore='kept' has no effect"),
+    ({"algorithm": "sft()", "sampler__rescore": "kept", "sampler__top_k": 5}, "no phase samples rows with a filter"),
     ({"verifier__workers": 4}, "config.verifier.workers=4 has no effect: the task is verified on the device"),
     ({"phase__main__verifier__chunks": 4}, "config.phase.main.verifier.chunks=4 has no effect"),
     ({"evaluation__samples": 3}, "config.evaluation.samples=3 has no effect: config.evaluation.every is 0"),

@@ -50,6 +50,7 @@ from rljax.environments.traits import Rows
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     from rljax.environments.worlds.host.task import HostWorld
+    from rljax.environments.worlds.reply import Reply
 
 State = Any
 

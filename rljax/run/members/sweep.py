@@ -28,6 +28,7 @@ from etils import epath
 
 from rljax.config import files, resolve, schema
 from rljax.language import errors, messages, parse
+from rljax.transforms.source import files as row_files
 
 if TYPE_CHECKING:  # a list of runs is printed without the imports of a run
     from rljax.run import loop
@@ -187,9 +188,9 @@ def expand(
       The runs, in the same order.
 
     Raises:
-      ValueError: an unknown field, an invalid value, or two runs with the same config.
+      ValueError: an unknown field, an invalid value, two equal configs, or two runs with one folder of arriving rows.
     """
-    names, seen = _names(runs), {}
+    names, seen, folders = _names(runs), {}, {}
     out = []
     for index, (run, name) in enumerate(zip(runs, names, strict=True)):
         changed = config.copy_and_resolve_references()
@@ -204,6 +205,13 @@ def expand(
         first = seen.setdefault(files.dumps(changed), index)
         if first != index:
             raise ValueError(f"runs {first} ({names[first]}) and {index} ({name}) are the same run.")
+        sources = [phase.algorithm.source for phase in resolved.phases]
+        for source in (s for s in sources if isinstance(s, row_files.Arriving)):
+            if (first := folders.setdefault(source.file, index)) != index:
+                raise ValueError(
+                    f"runs {first} ({names[first]}) and {index} ({name}) read rows of {source.file}, and rows from "
+                    "outside are of the policy of one run. Set config.seam.source to a folder for each."
+                )
         out.append(Run(name, run, resolved, None if workdir is None else epath.Path(workdir) / name))
     return out
 

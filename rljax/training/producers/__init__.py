@@ -67,7 +67,7 @@ def refused(task: environments.Task) -> dict[str, str]:
     )
     if about.whole:
         return {"slots": f"{name} has one turn"} | ({"segment": host} if about.host else {})
-    reasons = dict.fromkeys(("again", "head", "demonstrated", "uneven"), f"{name} is a world")
+    reasons: dict[str, str] = dict.fromkeys(("again", "head", "demonstrated", "uneven"), f"{name} is a world")
     if about.host:
         several = dict.fromkeys(("segment", "demonstrations"), f"{name} has several seats") if about.seats > 1 else {}
         return {**reasons, **several, "early": host, "compact": name}

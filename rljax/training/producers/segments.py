@@ -75,6 +75,7 @@ class Segments:
         Returns:
           B rows, continued by one segment; rewards are 0, except of worlds.
         """
+        assert not isinstance(self.whole, turns.Turns)  # whose rows the host continues
         setup, now = self.whole.setup, flying(self.whole.setup, state, key)
         prompts, talk = self.whole.begin(state, now.drawn, key)
         rows = rows_lib.unsampled(setup, now.drawn, prompts)

@@ -1,5 +1,6 @@
 """Credit inside a row: critics."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
@@ -66,7 +67,9 @@ def distinct_ids(ids) -> types.Array:
     return ops.dense(jnp.broadcast_to(jnp.arange(ids.shape[0], dtype=ids.dtype)[:, None], ids.shape), ids)
 
 
-def turn_numbers(r: types.Rollout) -> tuple[types.Array, types.Array, types.Array, types.Array]:
+def turn_numbers(
+    r: types.Rollout,
+) -> tuple[types.Array, types.Array, types.Array, Callable[[types.Array], types.Array]]:
     """Return (reward, value, first, spread): a turn's numbers at its first token, 1 there; copy first to turn."""
     ids = distinct_ids(ops.segments(r, "turn"))
     first = ops.segment_first(ids, r.mask)

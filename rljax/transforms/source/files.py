@@ -92,5 +92,5 @@ def arriving(folder: str, lag: int = -1, timeout: types.Positive = 3600.0, parts
       parts: columns with a number for each row, which become parts of the reward.
     """
     if lag < -1:
-        raise ValueError(f"arriving: lag={lag}, must be at least 0, or -1 for any")
+        raise ValueError(f"lag={lag} must be at least 0, or -1 for any")
     return Arriving(origin="stored", file=folder, parts=tuple(parts), megabytes=4096, lag=lag, timeout=timeout)

@@ -20,6 +20,7 @@ from rljax.data import stored_groups, tokenizers
 from rljax.environments.workers import pool
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs
+from rljax.run.members import sweep
 from rljax.transforms import source
 from rljax.transforms.source import chain
 from tests.run.producers.stored_rows_cases import BYTES, reader, write
@@ -112,10 +113,14 @@ def test_a_source_that_cannot_be_is_refused(tmp_path):
         chain.chain((source.arriving(str(tmp_path)), source.mopps()))
     with pytest.raises(ValueError, match=r"partial\(.*samples the policy"):
         chain.chain((source.arriving(str(tmp_path)), source.partial(4)))
-    with pytest.raises(ValueError, match="lag=-2, must be at least 0"):
+    with pytest.raises(ValueError, match=r"^lag=-2 must be at least 0"):
         source.arriving(str(tmp_path), lag=-2)
     with pytest.raises(ValueError, match="absent: no such folder"):
         programs.build(config(tmp_path / "absent"), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"rescore='kept' .*rows of arriving\(.* lack the support"):
+        resolve.run(config(tmp_path, sampler__rescore="kept", sampler__top_k=5))
+    with pytest.raises(ValueError, match=r"runs 0 \(seed=0\) and 1 \(seed=1\) read rows of .*the policy of one run"):
+        sweep.expand([{"seed": 0}, {"seed": 1}], config(tmp_path))
     warnings = resolve.run(config(tmp_path, run__lag=1)).phases[0].warnings
     assert any("config.run.lag=1 has no effect: no phase samples rows" in text for text in warnings)
 
@@ -129,6 +134,17 @@ def test_groups_behind_the_lag_are_left_out_and_counted(folder):
     result = train(folder, more=", lag=0", phase__main__steps=2)
     assert [h["late"] for h in result.history] == [0.0, 4.0] and result.history[1]["age"] == 0.0
     assert train(folder, more=", lag=1", phase__main__steps=2).history[1]["age"] == 1.0
+
+
+@pytest.mark.full
+def test_a_fork_before_a_phase_of_rows_trains_on_them_as_the_run_did(folder, tmp_path):
+    source, results = f"arriving({str(folder)!r})", []
+    for name, init in (("run", ""), ("fork", f"{tmp_path / 'run'}@warm")):
+        fields = {"phase__warm__steps": 1, "phase__main__seam__source": source, "checkpoint__init": init}
+        c = tiny.phases(ALGORITHM, **SMALL, **fields)
+        results.append(loop.train(c, tmp_path / name, progress=False, devices=jax.devices()[:1]))
+    assert tiny.equal(results[0].params, results[1].params) and taken(tmp_path / "run") == taken(tmp_path / "fork")
+    assert [h["age"] for h in results[1].history] == [1.0] * STEPS  # the versions of the run count its first phase
 
 
 @pytest.mark.full

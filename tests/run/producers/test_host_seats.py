@@ -167,6 +167,7 @@ def test_episodes_whose_class_says_something_else_do_not_count(monkeypatch):
     [
         ("three", r"step returned text \['', '', ''\]; expected one value, or a list of 2, one for each seat"),
         ("unknown", "step returned next_seat 2; expected a seat below 2"),
+        ("true", "step returned next_seat True; expected a seat below 2"),
         ("named", "step returned next_seat 'seat 1'; expected a seat below 2"),
         ("long", "the answer to turn 0 has more than reply_length tokens"),
         ("lost", r"step returned reward \[0.0\]; expected one value, or a list of 2"),
@@ -250,6 +251,7 @@ def test_a_run_that_is_killed_within_a_step_ends_as_if_nothing_had_been(tmp_path
         ({"algorithm": "sft()"}, "imitates demonstrations, and task 'relay' has several seats"),
         ({"world__players": ("snapshot",)}, "expected 'policy' among them"),
         ({"task": "world('tests.support.relay:Seatless')"}, "seats is 0; expected a whole number of at least 1"),
+        ({"task": "world('tests.support.relay:Bool')"}, "seats is True; expected a whole number of at least 1"),
     ],
 )
 def test_settings_that_do_not_fit_several_seats(fields, message):

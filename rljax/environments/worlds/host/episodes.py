@@ -301,7 +301,7 @@ class _Step(_Item):
     def put(self, replies: Sequence[process.Reply]) -> None:
         *again, reply = replies
         turns = self.episode.turns
-        told = (again and self._changed(again[0], again[1:])) or self.game.told(self.episode, turns, reply)
+        told = (self._changed(again[0], again[1:]) if again else None) or self.game.told(self.episode, turns, reply)
         self.game.answered(self.episode, self.text, told)
 
     def _changed(self, begun: process.Reply, replies: Sequence[process.Reply]) -> records.Told | None:

@@ -169,7 +169,7 @@ class Instances:
 
 def _seats(world: Any) -> int:
     seats = getattr(world, "seats", 1)
-    if not isinstance(seats, int) or seats < 1:
+    if isinstance(seats, bool) or not isinstance(seats, int) or seats < 1:
         raise ValueError(f"seats is {messages.shown(seats)}; expected a whole number of at least 1")
     return seats
 

@@ -139,13 +139,17 @@ def observation(value: Any, role: str, seats: int = 1) -> Told:
         value = host.Observation(**value)
     if not isinstance(value, host.Observation):
         raise TypeError(f"step returned {shown.shown(value)} of type {type(value).__name__}; expected an Observation")
-    if value.next_seat is not None and value.next_seat not in range(seats):
+    if _no_seat(value.next_seat, seats):
         raise ValueError(f"step returned next_seat {shown.shown(value.next_seat)}; expected a seat below {seats}")
     answers = [_told(_seat(value, seat, seats) if seats > 1 else value, role) for seat in range(seats)]
     if failure := next((each for each in answers if each.error), None):
         return failure
     following = None if value.next_seat is None else int(value.next_seat)
     return dataclasses.replace(answers[0], others=tuple(answers[1:]), next_seat=following)
+
+
+def _no_seat(value: Any, seats: int) -> bool:
+    return isinstance(value, bool) or (value is not None and value not in range(seats))
 
 
 def _seat(value: host.Observation, seat: int, seats: int) -> host.Observation:
@@ -255,7 +259,7 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
             return dataclasses.asdict(failed(fields["outcome"], fields["error"]))
         given = {**fields["parts"], "reward": fields["reward"]}
         answer = outcomes.read(given | ({"outcome": fields["outcome"]} if fields["outcome"] else {}))
-        if (following := fields["next_seat"]) is not None and following not in range(1 + len(fields["others"])):
+        if _no_seat(following := fields["next_seat"], 1 + len(fields["others"])):
             raise ValueError(f"next_seat {shown.shown(following)}")
         flags = {name: _flag(name, fields[name]) for name in ("done", "truncated")}
         return {**fields, **flags, "reward": answer.reward, "parts": answer.parts}

@@ -61,7 +61,7 @@ class ServedTools:
         for name in functions:
             if name not in offered:
                 raise ValueError(f"functions: the server has no tool {name!r}.{parse.nearest(name, offered)}")
-        described = [_described(offered[name], self._server.call, seconds) for name in functions or offered]
+        described: list[Any] = [_described(offered[name], self._server.call, seconds) for name in functions or offered]
         self._world = tools.ToolWorld(described, *arguments)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._world, name))
@@ -91,8 +91,9 @@ class _Server:
 
     def __init__(self, command: tuple[str, ...], environment: tuple[tuple[str, str], ...], seconds: float):
         self._command, self._environment, self._seconds = command, dict(environment), seconds
-        self._session: concurrent.futures.Future[Any] | None = None
-        self._loop = self._closing = None
+        self._session: Any = None  # a future
+        self._loop: Any = None
+        self._closing: Any = None  # an event of the loop
         self.problem = ""  # why the server has ended
 
     def request(self, method: str, **arguments: Any) -> Any:
