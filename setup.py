@@ -18,6 +18,7 @@ setuptools.setup(
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
     package_data={
+        "rljax.aot": ["*.toml"],
         "rljax.run.records": ["*.txt"],
         "rljax.run.reports.comparison": ["*.html"],
         "rljax.run.reports": ["*.html"],
@@ -68,6 +69,7 @@ setuptools.setup(
         "dev": ["pre-commit", "pyright"],
         "wandb": ["wandb"],
         "tpu": ["jax[tpu]"],
-        "cuda": ["jax[cuda13]"],
+        "cuda": ["jax[cuda13]"],  # needs a driver of CUDA 13
+        "gpu_aot": ["jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cudnn-cu12"],  # the GPU compiler: no GPU, no driver
     },
 )

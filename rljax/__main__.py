@@ -49,6 +49,7 @@ COMMANDS = {
     "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
     "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
     "data": ("rljax.run.data", "Inspect, show and prepare data."),
+    "aot": ("rljax.aot.command", "Compile a step for TPUs or GPUs that are not attached: memory, traffic, time."),
     "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
 }
 _format_warning = warnings.formatwarning

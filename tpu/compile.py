@@ -1,121 +1,14 @@
-"""Compile the programs of a step ahead of time for TPUs, and report what they need.
+"""``python -m rljax aot`` by the name of TPUs: ``--topology`` is its ``--target``.
 
-    python tpu/compile.py --config configs/quickstart.py --topology v5e:4x4
-    python tpu/compile.py --config configs/pretrained.py:qwen3-8b --topology v5p:4x4x4 --num_slices 2 \
-        --prompt_length 512 --completion_length 1024 --set mesh.tensor=4 --set learner.microbatches=8
-
-Needs ``pip install -e '.[tpu]'`` and no TPU. Compiles each program of the step (rollout, score, update, and the fused
-step if the task runs on the device) and prints its memory per chip, operations, bytes moved, bytes sent by kind of
-collective and mesh axis, and a roofline time. If a program does not fit, the command lists its largest arrays and exits
-with code 1. ``--page`` writes tpu/TOPOLOGIES.md and tpu/scaling.png.
+python tpu/compile.py --config configs/quickstart.py --topology v5e:4x4
 """
 
-import json
 import pathlib
 import sys
-from collections.abc import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # works without installing the package
 
-from absl import app, flags, logging
-
-from rljax.aot import compiling, page, report, topology
-from rljax.config import files, schema
-from rljax.language import messages, parse
-from rljax.run import sharding
-
-FLAGS = flags.FLAGS
-flags.DEFINE_string("config", "", "Config file, or the name of a shipped config; an argument may follow after a colon.")
-flags.DEFINE_string("topology", "", "Kind of TPU and chips of a slice, such as v5e:4x4 or v5p:4x4x4.")
-flags.DEFINE_integer("num_slices", 1, "Number of slices, connected by the data-center network.")
-flags.DEFINE_multi_string("set", [], "Set a field of the config, such as mesh.tensor=4; may be repeated.")
-flags.DEFINE_integer("prompt_length", 0, "Tokens per prompt, in place of the task's.", lower_bound=0)
-flags.DEFINE_integer("completion_length", 0, "Tokens per completion, in place of the task's.", lower_bound=0)
-flags.DEFINE_integer("prompts", 0, "Prompts per step; 0 uses the config's value.", lower_bound=0)
-flags.DEFINE_integer("samples", 0, "Completions per prompt; 0 uses the config's value.", lower_bound=0)
-flags.DEFINE_list(
-    "programs", [], f"Programs to compile, from {', '.join(compiling.NAMES)}; by default all of the step."
-)
-flags.DEFINE_string("json", "", "File to write the records to.")
-flags.DEFINE_string("hlo", "", "Folder to write the optimized HLO to.")
-flags.DEFINE_boolean("page", False, "Write tpu/TOPOLOGIES.md and its figure.")
-flags.DEFINE_list("rows", [], "With --page: compile only rows whose name contains one of these.")
-
-
-def _config() -> schema.ConfigDict:
-    f = FLAGS
-    if not f.config:
-        raise ValueError("--config is required: a config file, such as configs/quickstart.py.")
-    config = files.load(*f.config.split(":", 1))
-    for field, value in (("prompts", f.prompts), ("samples", f.samples)):
-        if value:
-            config.phase[config.phases[-1]].batch[field] = value
-    for edit in f.set:
-        files.override(config, *parse.setting(edit))
-    return config
-
-
-def _tokens() -> tuple[int, int] | None:
-    lengths = FLAGS.prompt_length, FLAGS.completion_length
-    if any(lengths) and not all(lengths):
-        raise ValueError("--prompt_length and --completion_length: set both or neither.")
-    return lengths if all(lengths) else None
-
-
-def _run() -> None:
-    f = FLAGS
-    if not f.topology:
-        examples = ", ".join(f"{name}:{kind.example}" for name, kind in topology.KINDS.items())
-        raise ValueError(f"--topology is required: {examples}, ...")
-    config, tokens = _config(), _tokens()
-    target = topology.describe(f.topology, f.num_slices)
-    whole = compiling.make(config, target, tokens)
-    step, sampler = whole.steps[-1], whole.sampler.steps[-1]
-    for name in f.programs:
-        compiling.check(step, name)
-    count = step.setup.mesh.size
-    mesh = ", ".join(f"{axis} {size}" for axis, size in step.setup.mesh.shape.items() if size > 1)
-    setup = step.setup
-    print(
-        f"{config.name} on {target.name}, {count} devices ({mesh or 'no mesh axes'})"
-        f"{f', and {len(target.devices) - count} that sample' if whole.rollout is not None else ''}: "
-        f"{setup.prompts} prompts of {setup.task.prompt_length} tokens x {setup.samples} completions of "
-        f"{setup.task.completion_length}, {setup.learner.microbatches} micro-batches\n"
-        f"parameters and their memory on a chip: {', '.join(sharding.modules(step.shape))}\n"
-    )
-    records = []
-    for name in f.programs or compiling.names(step):
-        of = sampler if name == "rollout" else step
-        program = compiling.compile_one(of, name, target)
-        if f.hlo:
-            pathlib.Path(f.hlo).mkdir(parents=True, exist_ok=True)
-            pathlib.Path(f.hlo, f"{name}.hlo").write_text(program.text)
-        records.append(report.describe(of, program, target))
-        print(report.table(records[-1]) + "\n", flush=True)
-        if f.json:
-            content = {"config": f.config, "topology": target.name, "devices": len(target.devices), "programs": records}
-            pathlib.Path(f.json).write_text(json.dumps(content, indent=1))
-    copy = report.copied(sampler, step, target) if whole.rollout is not None else None
-    print("\n".join(filter(None, (copy, report.shares(records, step), "", report.ASSUMPTIONS))))
-
-
-def main(argv: Sequence[str]) -> None:
-    """Compile and print; exit with 1 if a program does not fit, with 2 if the command or config is invalid."""
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if argv[1:]:
-            raise ValueError(f"unexpected argument {argv[1]!r}")
-        if FLAGS.page:
-            page.write(pathlib.Path(__file__).resolve(), FLAGS.rows)
-        else:
-            _run()
-    except (ValueError, RuntimeError) as error:
-        print(f"error: {messages.printable(error)}", file=sys.stderr)
-        sys.exit(2)
-    except compiling.DoesNotFitError as error:
-        print(f"error: {messages.printable(error)}", file=sys.stderr)
-        sys.exit(1)
-
+from rljax import __main__
 
 if __name__ == "__main__":
-    app.run(main)
+    __main__.run("aot", [word.replace("--topology", "--target", 1) for word in sys.argv[1:]])

@@ -233,17 +233,20 @@ def _inner(
 
 
 def unread(module: Module) -> list[str]:
-    """Return the computations that ``runs`` does not reach; a program with any is not counted in full."""
-    known = {r.computation.name for r in runs(module)}
-    simple = {n for c in module.computations.values() for i in c.instructions.values() for n in _applied(i)}
-    return [name for name in module.computations if name not in known and name not in simple]
+    """Return the computations that no known call reaches; a program with any is not counted in full."""
+    known, queue = set[str](), [module.entry]
+    while queue:
+        name = queue.pop()
+        if name not in known and name in module.computations:
+            known.add(name)
+            for instruction in module.computations[name].instructions.values():
+                queue += instruction.called.values() or _applied(instruction)
+    return [name for name in module.computations if name not in known]
 
 
 def _applied(instruction: Instruction) -> list[str]:
-    """Return the combining computations of a reduction, sort or scatter, and the branches of a conditional."""
-    if instruction.opcode == "conditional":
-        return list(instruction.called.values())
-    return [] if instruction.called else [name for _, name in _CALLED.findall(instruction.attributes)]
+    """Return the combining computations of a reduction, sort or scatter."""
+    return [name for _, name in _CALLED.findall(instruction.attributes)]
 
 
 def _written(module: Module, computation: Computation) -> float:

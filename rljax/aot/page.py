@@ -1,6 +1,6 @@
-"""Generator of tpu/TOPOLOGIES.md: models on slices of a suitable size, each program compiled in a separate process.
+"""Generator of tpu/TOPOLOGIES.md and tpu/GPUS.md: models on meshes, each program compiled in a separate process.
 
-The records are kept beside the page in tpu/topologies.json, so that single rows can be updated.
+The records are kept beside the pages in tpu/topologies.json and tpu/gpus.json, so that single rows can be updated.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from typing import Any
 from rljax.aot import report, scaling, topology
 from rljax.run.reports.pages import tables
 
+_FOLDER = pathlib.Path(__file__).parents[2] / "tpu"
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
 # Changes to configs/pretrained.py: the TPU attention kernel, and weights gathered once for a rollout.
@@ -34,6 +35,7 @@ class Row:
       slices: number of slices.
       programs: the programs to compile.
       common: fields of the config that all rows set.
+      label: what sets it apart from other rows of the model and the topology.
     """
 
     model: str
@@ -43,15 +45,13 @@ class Row:
     slices: int = 1
     programs: tuple[str, ...] = ("rollout", "update")
     common: dict[str, Any] = dataclasses.field(default_factory=_SETTINGS.copy)
+    label: str = ""
 
     @property
     def name(self) -> str:
         """Model and topology, the section's title."""
-        return (
-            f"{self.model} on {self.topology}"
-            if self.slices == 1
-            else f"{self.model} on {self.slices} x {self.topology}"
-        )
+        several = f"{self.slices} x " if self.slices > 1 else ""
+        return f"{self.model} on {several}{self.topology}{f', {self.label}' if self.label else ''}"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -59,8 +59,8 @@ class Row:
         return {**self.common, **self.settings}
 
     def command(self) -> list[str]:
-        """Return the arguments of tpu/compile.py."""
-        words = ["--config", f"configs/pretrained.py:{self.model}", "--topology", self.topology]
+        """Return the arguments of ``python -m rljax aot``."""
+        words = ["--config", f"configs/pretrained.py:{self.model}", "--target", self.topology]
         words += ["--num_slices", str(self.slices)] * (self.slices > 1)
         words += ["--prompt_length", str(LENGTHS[0]), "--completion_length", str(LENGTHS[1])]
         words += ["--prompts", str(self.prompts), "--samples", "8"]
@@ -89,12 +89,35 @@ ROWS = (
 )
 
 
-def compiled(command: pathlib.Path, arguments: list[str], program: str) -> dict[str, Any]:
+# GPUs: cudnn's attention; a micro-batch has the completions of one prompt for each GPU.
+_OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8}
+GPU_ROWS = tuple(
+    Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
+    for model, target, prompts, settings, label in (
+        ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
+        ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
+        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
+        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
+        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
+        ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
+        ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
+        ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
+        ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
+        ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+        ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
+        ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+        ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+        ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+        ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
+    )
+)
+
+
+def compiled(arguments: list[str], program: str) -> dict[str, Any]:
     """Compile a program in a separate process.
 
     Args:
-      command: the path of tpu/compile.py.
-      arguments: its arguments.
+      arguments: of ``python -m rljax aot``.
       program: the program to compile.
 
     Returns:
@@ -102,35 +125,35 @@ def compiled(command: pathlib.Path, arguments: list[str], program: str) -> dict[
     """
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "record.json")
-        words = [sys.executable, str(command), *arguments, "--programs", program, "--json", str(out)]
-        done = subprocess.run(words, cwd=command.parent.parent, capture_output=True, text=True)
+        words = [sys.executable, "-m", "rljax", "aot", *arguments, "--programs", program, "--json", str(out)]
+        done = subprocess.run(words, cwd=_FOLDER.parent, capture_output=True, text=True)
         if done.returncode:
             message = done.stderr.rpartition("error: ")[2].strip()
             return {"error": message or f"exit code {done.returncode}"}
         return json.loads(out.read_text())["programs"][0]
 
 
-def write(command: pathlib.Path, only: list[str]) -> None:
-    """Compile the rows and sizes whose name contains one of ``only`` (empty: all); write records, page and figure."""
-    folder = command.parent
-    file = folder / "topologies.json"
+def write(only: list[str]) -> None:
+    """Compile the rows and sizes whose name contains one of ``only`` (empty: all); write records, pages and figure."""
+    for file, rows in (("topologies.json", ROWS), ("gpus.json", GPU_ROWS)):
+        jobs = [(f"{row.name}: {name}", row.command(), name) for row in rows for name in row.programs]
+        for size, chips in scaling.SIZES.items() if rows is ROWS else ():
+            row = Row(scaling.MODEL, size, chips, _mesh(fsdp=chips), common=_OF_AN_UPDATE)
+            jobs.append((f"scaling {size}: update", row.command(), "update"))
+        for key, arguments, name in jobs:
+            if not only or any(word in key for word in only):
+                record = compiled(arguments, name)
+                text = json.dumps({**_stored(file), key: record}, indent=1, sort_keys=True)
+                (_FOLDER / file).write_text(text + "\n")
+                print(key, record.get("error", f"compiled in {record.get('compile_s', 0):.0f} s"), flush=True)
+    records = _stored("topologies.json")
+    scaling.draw(records, _FOLDER / "scaling.png")
+    (_FOLDER / "TOPOLOGIES.md").write_text(page(records))
+    (_FOLDER / "GPUS.md").write_text(gpu_page(_stored("gpus.json")))
 
-    def stored() -> Records:
-        return json.loads(file.read_text()) if file.exists() else {}
 
-    jobs = [(f"{row.name}: {name}", row.command(), name) for row in ROWS for name in row.programs]
-    for size, chips in scaling.SIZES.items():
-        row = Row(scaling.MODEL, size, chips, _mesh(fsdp=chips), common=_OF_AN_UPDATE)
-        jobs.append((f"scaling {size}: update", row.command(), "update"))
-    for key, arguments, name in jobs:
-        if only and not any(word in key for word in only):
-            continue
-        record = compiled(command, arguments, name)
-        file.write_text(json.dumps({**stored(), key: record}, indent=1, sort_keys=True) + "\n")
-        print(key, record.get("error", f"compiled in {record.get('compile_s', 0):.0f} s"), flush=True)
-    records = stored()
-    scaling.draw(records, folder / "scaling.png")
-    (folder / "TOPOLOGIES.md").write_text(page(records))
+def _stored(file: str) -> Records:
+    return json.loads((_FOLDER / file).read_text()) if (_FOLDER / file).exists() else {}
 
 
 def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
@@ -138,14 +161,14 @@ def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
         return [name, r["error"].splitlines()[0]]
     gib, share = 2**30, f"{100 * r['overlapped_s'] / total:.0f} %" if name in ("rollout", "update") and total else "-"
     return [
-        name,
+        name if "networks" in r else f"{name} *",
         f"{r['peak'] / gib:.1f} of {r['hbm'] / gib:.0f}",
         f"{r['arguments'] / gib:.1f} + {r['temporaries'] / gib:.1f}",
         f"{r['flops'] / 1e12:.4g} ({100 * r['model_flops'] / r['flops']:.0f} %)",
         f"{r['moved'] / gib:,.0f}",
         f"{r['sent_ici'] / gib:.3g}",
         f"{r['sent_dcn'] / gib:.3g}",
-        f"{r['overlapped_s']:.3g} ({r['bound']}), {r['serial_s']:.3g}",
+        f"{r['overlapped_s']:.3g} ({r.get('networks', {}).get(r['bound'], r['bound'])}), {r['serial_s']:.3g}",
         share,
         f"{r['compile_s']:.0f} ({r['compile_cpu_s']:.0f})",
         f"{r['peak_rss'] / gib:.1f}",
@@ -158,10 +181,10 @@ def _sends(r: dict[str, Any]) -> str:
     return "; ".join(f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most)
 
 
-_COLUMNS = (
-    *("program", "peak of HBM, GiB", "arguments + temporaries", "TFLOPs (needed by model)", "moved, GiB", "ICI, GiB"),
-    *("DCN, GiB", "seconds overlapped, not overlapped", "of the step", "compile s (CPU)", "RSS, GiB"),
-)
+def _columns(kind: topology.Kind) -> list[str]:
+    first = ["program", "peak of memory, GiB", "arguments + temporaries", "TFLOPs (needed by model)", "moved, GiB"]
+    sent = [f"{name}, GiB" for name in kind.networks.values()]
+    return [*first, *sent, "seconds overlapped, not overlapped", "of the step", "compile s (CPU)", "RSS, GiB"]
 
 
 def _section(row: Row, records: Records) -> list[str]:
@@ -170,20 +193,20 @@ def _section(row: Row, records: Records) -> list[str]:
     total = sum(phases) if all(phases) else 0
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
-    cells = [_cells(name, r, total) for name, r in programs.items()]
+    columns, cells = _columns(kind), [_cells(name, r, total) for name, r in programs.items()]
     rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]
     lines = [
         f"## {row.name}",
         "",
-        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens, mesh {mesh}; "
+        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens{mesh and f', mesh {mesh}'}; "
         f"a {kind.name} chip has {kind.hbm / 2**30:.0f} GiB and {kind.flops / 1e12:.0f} TFLOP/s."
         + (f" At most {tokens / total:,.0f} completion tokens per second." if total else ""),
         "",
-        *tables.Table(_COLUMNS, cells, left=len(_COLUMNS)).markdown(),
+        *tables.Table(columns, cells, left=len(columns)).markdown(),
         "",
         *(f"- {name} sends {_sends(r)}" for name, r in programs.items() if _sends(r)),
         "",
-        f"    python tpu/compile.py {shlex.join(row.command())}",
+        f"    python -m rljax aot {shlex.join(row.command())}",
         "",
     ]
     return lines
@@ -192,7 +215,7 @@ def _section(row: Row, records: Records) -> list[str]:
 _HEAD = """\
 # Steps compiled ahead of time for TPUs
 
-Generated by `python tpu/compile.py --page` (`--rows "v5e:2x2,scaling"` updates some rows); do not edit. Every program
+Generated by `python -m rljax aot --page` (`--rows "v5e:2x2,scaling"` updates some rows); do not edit. Every program
 was compiled by the TPU compiler on a machine without a TPU, each in a separate process. Memory is what the compiler
 allocates on one chip; it rejects programs that do not fit. The peak is what is live at once; temporaries are all the
 space reserved, including gaps. Nothing was run: seconds are lower bounds, not measurements.
@@ -203,7 +226,9 @@ The share needed by the model is 2 N per token forward and 4 N backward, plus at
 counted; below 100 %, something is recomputed (the backward pass recomputes each layer and the logits). `score` is one
 forward pass over the rows, which this algorithm does not use; for an algorithm with a reference policy it is part of
 the update. The share of the step is between rollout and update. Compile seconds are wall time and, in parentheses, CPU
-time of the compiling process, on two cores that were shared with other work; RSS is the peak of that process.
+time of the compiling process, on two cores that were shared with other work; RSS is the peak of that process. Programs
+with a * were compiled before layers were gathered one by one and decoding was unrolled; [GPUS.md](GPUS.md) says what
+that changed.
 
 {rows}
 ## From 4 to 512 chips
@@ -219,3 +244,27 @@ def page(records: Records) -> str:
     sections = [line for row in ROWS for line in _section(row, records)]
     table = scaling.table(records)
     return _HEAD.format(assumptions=report.ASSUMPTIONS, rows="\n".join(sections), scaling=table)
+
+
+_GPU_HEAD = """\
+# Steps compiled ahead of time for GPUs
+
+Generated by `python -m rljax aot --page` (`--rows "h100:1"` updates some rows); do not edit. Every program was compiled
+by XLA's GPU compiler (jax {jax}, jax-cuda12-plugin of the same version, `pip install -e '.[gpu_aot]'`) on a machine
+without a GPU, from a description of the device ([gpus.toml](../rljax/aot/gpus.toml)), each in a separate process.
+Kernels were not tuned, since that needs the device. The peak is what is live at once; all memory of the device is
+counted as free, of which JAX takes 75 % unless XLA_PYTHON_CLIENT_MEM_FRACTION says more. Nothing was run: seconds are
+lower bounds, not measurements. [TOPOLOGIES.md](TOPOLOGIES.md) explains the figures; "NVLink" is within a node, and
+"network" between nodes, along `mesh.data` alone.
+
+{changes}
+{rows}"""
+
+
+def gpu_page(records: Records) -> str:
+    """Return the page of GPUs as Markdown."""
+    import jax
+
+    sections = [line for row in GPU_ROWS for line in _section(row, records)]
+    changes = (_FOLDER / "changes.md").read_text() if (_FOLDER / "changes.md").exists() else ""
+    return _GPU_HEAD.format(jax=jax.__version__, rows="\n".join(sections), changes=changes)

@@ -8,7 +8,7 @@ from rljax.algorithms import interpreter
 from rljax.aot import collectives, compiling, hlo, roofline, topology, traffic
 from rljax.host import memory
 from rljax.models import adapters
-from rljax.training import steps
+from rljax.training import sharding, steps
 
 Record = dict[str, Any]
 
@@ -16,7 +16,7 @@ Record = dict[str, Any]
 def layout(step: steps.Step) -> collectives.Layout:
     """Return the mesh positions of a step's devices."""
     mesh = step.setup.mesh
-    slices = tuple(getattr(d, "slice_index", 0) or 0 for d in mesh.devices.flat)
+    slices = tuple(map(sharding.slice_of, mesh.devices.flat))
     return collectives.Layout(mesh.axis_names, tuple(mesh.shape.values()), slices)
 
 
@@ -32,7 +32,8 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
       JSON-able fields; bytes, operations and seconds are for one device.
     """
     devices = step.setup.mesh.size
-    module = hlo.parse(compiled.text)
+    # space 1 is a TPU's vector memory; on GPUs it is memory that collectives may read
+    module = hlo.parse(compiled.text.replace("S(1)", "") if target.kind.gpu else compiled.text)
     unknown_trips = compiling.blocks(step)
     sends = collectives.find(module, layout(step), unknown_trips)
     sent = {network: collectives.sent(sends, network) for network in ("ici", "dcn")}
@@ -46,6 +47,7 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
         **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text")},
         "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,
+        "networks": target.kind.networks,
         "flops": compiled.flops / devices,
         "model_flops": roofline.model_flops(step.setup, compiled.name) / devices,
         "moved": moved,
@@ -85,7 +87,7 @@ def copied(sampler: steps.Step, step: steps.Step, target: topology.Topology) -> 
     seconds = max(received, sent) / (kind.dcn if apart else kind.ici)
     return (
         f"weights to the sampler: its devices receive {size(received)}, the others send {size(sent)} each; "
-        f"at least {1000 * seconds:.3g} ms over {'DCN' if apart else 'ICI'}, beside an update"
+        f"at least {1000 * seconds:.3g} ms over {kind.networks['dcn' if apart else 'ici']}, beside an update"
     )
 
 
@@ -122,7 +124,14 @@ def size(count: float) -> str:
 def table(record: Record) -> str:
     """Return a program's record as text."""
     r, tera = record, 1e12
-    seconds = ", ".join(f"{unit} {s:.3g}" for unit, s in r["seconds"].items() if s)
+    called = {
+        "compute": "compute",
+        "memory": "memory",
+        "ici": "ICI",
+        "dcn": "DCN",
+        **r.get("networks", {}),
+    }  # records of earlier pages have no names
+    seconds = ", ".join(f"{called[unit]} {s:.3g}" for unit, s in r["seconds"].items() if s)
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
     lines = [
         f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s "
@@ -135,13 +144,14 @@ def table(record: Record) -> str:
     ]
     for c in r["collectives"]:
         axes = "+".join(c["axes"]) or "within a chip"
-        lines.append(f"  {c['kind']:19s}{axes:24s}{c['network']:4s}{c['runs']:>8.0f} times {size(c['sent']):>12s} sent")
+        network = f"{called[c['network']]:8s}{c['runs']:>8.0f} times"
+        lines.append(f"  {c['kind']:19s}{axes:24s}{network} {size(c['sent']):>12s} sent")
     if r["unread"]:
         lines.append(f"  NOT COUNTED        {r['unread']} computations, called in a way that the parser does not know")
     if not r["collectives"]:
         lines.append("  no collectives")
     lines.append(
-        f"  roofline           {r['overlapped_s']:.3g} s, bound by {r['bound']}, if everything overlaps; "
+        f"  roofline           {r['overlapped_s']:.3g} s, bound by {called[r['bound']]}, if everything overlaps; "
         f"{r['serial_s']:.3g} s if nothing overlaps ({seconds})"
     )
     arrays = [f"{size(a['bytes']):>10s}  {a['array']}  {a['source'] or a['op']}" for a in r["largest"]]

@@ -1,13 +1,17 @@
-"""TPU kinds with their peak rates, and descriptions of slices to compile for. No TPU needs to be attached.
+"""Kinds of TPU and GPU with their peak rates, and descriptions of what to compile for; none needs to be attached.
 
-The rates of a chip are from Google's pages, cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, as of 2026: peak
-bfloat16 compute, memory size and bandwidth, bandwidth to other chips (half of the bidirectional figure, which is what a
-chip sends) and to the data-center network.
+The rates of a chip are from the vendors' pages, as of 2026: peak dense bfloat16 compute, memory size and bandwidth,
+bandwidth to its neighbours (half of the bidirectional figure, which is what a chip sends) and to the network beyond.
+TPUs: cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}. GPUs: NVIDIA's data sheets of the A100, H100 and H200 and of the
+DGX A100, H100, H200 and B200; memory is what the driver reports (``gpus.toml``).
 """
 
 import dataclasses
+import importlib.metadata
 import os
+import pathlib
 import re
+import tomllib
 from typing import Any
 
 from rljax.language import parse
@@ -17,17 +21,17 @@ _GB, _GIB = 10**9, 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of TPU; figures are for one chip.
+    """A kind of TPU or GPU; figures are for one chip.
 
     Attributes:
       name: the name in ``KINDS``.
-      accelerator: libtpu's name, which ends with a number of cores or chips.
-      dims: dimensions of the torus.
+      accelerator: libtpu's name, which ends with a number of cores or chips; empty for a GPU.
+      dims: dimensions of the torus; 1 for GPUs, which a switch connects.
       flops: peak bfloat16 operations per second.
       hbm: bytes of memory.
       bandwidth: bytes per second of memory.
-      ici: bytes per second that a chip sends over all its links.
-      dcn: bytes per second to the data-center network, a chip's share of its host's.
+      ici: bytes per second that a chip sends over all its links, within a slice or, for GPUs, a node.
+      dcn: bytes per second to the network beyond, a chip's share of its host's.
       example: a topology of this kind.
       devices: jax devices of a chip.
     """
@@ -42,6 +46,16 @@ class Kind:
     dcn: float
     example: str
     devices: int = 1
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return not self.accelerator
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """What the networks "ici" and "dcn" are called."""
+        return {"ici": "NVLink", "dcn": "network"} if self.gpu else {"ici": "ICI", "dcn": "DCN"}
 
     def share(self) -> "Kind":
         """Return the figures for one jax device."""
@@ -61,17 +75,24 @@ KINDS = {
     "v6e": Kind("v6e", "v6e-16", 2, 918e12, 32 * _GIB, 1638 * _GB, 400 * _GB, 12.5 * _GB, "4x4"),
     # 1200 GB/s in both directions; 100 Gbit/s per chip; two devices
     "tpu7x": Kind("tpu7x", "tpu7x-8", 3, 2307e12, 192 * _GIB, 7380 * _GB, 600 * _GB, 12.5 * _GB, "2x2x1", 2),
+    # NVLink 600 GB/s in both directions; 200 Gbit/s to the network for each GPU
+    "a100": Kind("a100", "", 1, 312e12, 85_100_068_864, 2039 * _GB, 300 * _GB, 25 * _GB, "8"),
+    # 900 GB/s in both directions; 400 Gbit/s for each GPU; the same of the h200
+    "h100": Kind("h100", "", 1, 989.4e12, 84_942_979_072, 3352 * _GB, 450 * _GB, 50 * _GB, "8"),
+    "h200": Kind("h200", "", 1, 989.4e12, 151_397_597_184, 4800 * _GB, 450 * _GB, 50 * _GB, "8"),
+    # 1800 GB/s in both directions; 400 Gbit/s for each GPU; half of the data sheet's 36 PFLOP/s with sparsity for 8
+    "b200": Kind("b200", "", 1, 2250e12, 191_514_411_008, 7672 * _GB, 900 * _GB, 50 * _GB, "8"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or several slices of a kind of TPU.
+    """One or several slices of a kind of TPU, or nodes of a kind of GPU.
 
     Attributes:
-      kind: the kind of TPU.
-      shape: chips of a slice along each dimension of the torus.
-      slices: number of slices.
+      kind: the kind of chip.
+      shape: chips of a slice along each dimension of the torus; of a node.
+      slices: number of slices, or nodes.
       devices: jax's device descriptions.
     """
 
@@ -82,63 +103,109 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """Its name, such as "v5p:4x4x4", preceded by the number of slices if there are several."""
+        """Its name, such as "v5p:4x4x4", preceded by the number of slices if there are several; or "h100:16x8"."""
+        if self.kind.gpu:
+            return f"{self.kind.name}:{'x'.join(map(str, (self.slices, *self.shape)[self.slices == 1 :]))}"
         name = f"{self.kind.name}:{'x'.join(map(str, self.shape))}"
         return name if self.slices == 1 else f"{self.slices} x {name}"
 
 
 def read(name: str) -> tuple[Kind, tuple[int, ...]]:
-    """Return the kind and the shape of a name such as "v5p:4x4x4".
+    """Return the kind and the sizes of a name such as "v5p:4x4x4" or, for 16 nodes of 8 GPUs, "h100:16x8".
 
     Raises:
       ValueError: an unknown kind, or a shape with another number of dimensions.
     """
     label, _, size = name.partition(":")
     if label not in KINDS:
-        raise ValueError(f"topology {name!r}: no TPU {label!r}.{parse.nearest(label, KINDS)}")
+        raise ValueError(f"target {name!r}: no TPU or GPU {label!r}.{parse.nearest(label, KINDS)}")
     kind = KINDS[label]
-    form = "x".join(["N"] * kind.dims)
-    if not re.fullmatch(r"\d+(x\d+)*", size) or size.count("x") != kind.dims - 1:
-        raise ValueError(f"topology {name!r}: {label} has the form {label}:{form}, such as {label}:{kind.example}.")
+    form = "NODESxGPUS" if kind.gpu else "x".join(["N"] * kind.dims)
+    counts = (1, 2) if kind.gpu else (kind.dims,)
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size) or size.count("x") + 1 not in counts:
+        raise ValueError(f"target {name!r}: {label} has the form {label}:{form}, such as {label}:{kind.example}.")
     return kind, tuple(int(n) for n in size.split("x"))
 
 
 def describe(name: str, slices: int = 1) -> Topology:
-    """Return the topology of ``slices`` slices of a name such as "v5e:4x4" or "v5p:4x4x4".
+    """Return the topology of ``slices`` slices of a name such as "v5e:4x4", or of nodes such as "h200:8", "h100:16x8".
 
-    No TPU is used, and jax is set to use the CPU.
+    No chip is used, and jax is set to use the CPU.
 
     Raises:
       ValueError: an unknown name, a number of slices below 1, or a shape that the compiler does not know.
-      RuntimeError: libtpu, which contains the compiler, is not installed.
+      RuntimeError: the compiler of this kind is not installed, or is not of jax's version.
     """
     kind, shape = read(name)
     if slices < 1:
         raise ValueError(f"num_slices={slices}: must be at least 1.")
+    if kind.gpu and slices > 1:
+        raise ValueError(f"num_slices={slices}: write the nodes of GPUs in the target, such as {kind.name}:{slices}x8.")
+    if kind.gpu:
+        slices, *shape = (1, *shape)[-2:]
     environment(kind)
     import jax
     from jax.experimental import topologies
 
     jax.config.update("jax_platforms", "cpu")  # jax may have been imported before the environment was set
-    options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
-    if kind.name == "v4":
-        options["chip_config_name"] = "megacore"
-    if all(n == 1 for n in shape):
-        options["chips_per_host_bounds"] = (1, 1, 1)
+    options: dict[str, Any]
+    if kind.gpu:
+        _check_plugin(jax.__version__)
+        # each node is a slice, as jax has it where nodes share no NVLink
+        options = {"platform": "cuda", "topology": f"{slices} x 1 x {shape[0]}", "target_config": _device(kind)}
+    else:
+        options = {"platform": "tpu"} | ({} if slices == 1 else {"num_slices": slices})
+        if kind.name == "v4":
+            options["chip_config_name"] = "megacore"
+        if all(n == 1 for n in shape):
+            options["chips_per_host_bounds"] = (1, 1, 1)
     try:
-        description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+        description = topologies.get_topology_desc(topology_name=name, **options)
     except Exception as error:  # the type depends on the version of jax
         if "not installed" in str(error) or isinstance(error, ImportError):
             raise RuntimeError(
                 "the TPU compiler is not installed. To fix, in the checkout: pip install -e '.[tpu]' (Linux on x86-64)."
             ) from error
-        raise ValueError(f"topology {name!r}: the compiler rejects it: {str(error).splitlines()[0]}") from error
-    return Topology(kind, shape, slices, tuple(description.devices))
+        raise ValueError(f"target {name!r}: the compiler rejects it: {str(error).splitlines()[0]}") from error
+    return Topology(kind, tuple(shape), slices, tuple(description.devices))
+
+
+def _check_plugin(version: str) -> None:
+    """Raise RuntimeError unless the GPU compiler of this version of jax is installed."""
+    for package in ("jax-cuda12-plugin", "jax-cuda12-pjrt"):
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise RuntimeError(
+                "the GPU compiler is not installed. To fix, in the checkout: pip install -e '.[gpu_aot]' "
+                f"'{package}=={version}' (Linux; no GPU is needed)."
+            ) from None
+        if found != version:
+            raise RuntimeError(
+                f"{package} {found} is not of jax {version}. To fix: pip install '{package}=={version}'."
+            )
+
+
+def _device(kind: Kind) -> str:
+    """Return a kind of GPU as the text of XLA's message GpuTargetConfigProto."""
+    described = tomllib.loads(pathlib.Path(__file__).with_name("gpus.toml").read_text())
+    fields = {**described["all"], **described[kind.name]}
+    label, (major, extension) = fields.pop("name"), fields.pop("capability")
+    numbers = " ".join(f"{name}: {value}" for name, value in fields.items())
+    capability = f"cuda_compute_capability {{ major: {major} feature_extension: {extension} }}"
+    return (
+        f"gpu_device_info {{ {numbers} {capability} device_interconnect_info {{ active_links: 18 }} }} "
+        f'platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 }} device_description_str: "{label}"'
+    )
 
 
 def environment(kind: Kind) -> None:
-    """Set libtpu's environment variables: no TPU is attached, and other processes may compile too."""
+    """Set the compiler's environment variables: nothing is attached, and other processes may compile too."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if kind.gpu:  # kernels cannot be timed; the CPU's own flags stay
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        return
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", kind.accelerator)

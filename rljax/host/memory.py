@@ -28,6 +28,26 @@ def peak_of_devices(devices: Sequence[Any]) -> int:
     return max((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices)
 
 
+def check(devices: Sequence[Any], kind: str, field: str) -> None:
+    """Check that devices have a memory of a kind.
+
+    Args:
+      devices: of this process.
+      kind: memory kind, such as "pinned_host".
+      field: field of the config that the error names.
+
+    Raises:
+      ValueError: a device has no such memory.
+    """
+    for device in devices:
+        kinds = [memory.kind for memory in device.addressable_memories()]
+        if kind not in kinds:
+            raise ValueError(
+                f"config.{field}: needs a memory of kind {kind!r}; {device.platform} device {device.id} has "
+                f"{', '.join(kinds)}"
+            )
+
+
 def needed(compiled: Any) -> int:
     """Return the bytes on a device that a compiled program needs while it runs, its arguments included."""
     sizes = compiled.memory_analysis()

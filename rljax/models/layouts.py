@@ -21,6 +21,10 @@ class Layout(Protocol):
         """Return ``array`` sharded as it is kept while it is read many times; a resident layout replicates weights."""
         ...
 
+    def used(self, array: Array, names: Names) -> Array:
+        """Return a parameter as a layer of an update reads it; its gradient is sharded as the parameter."""
+        ...
+
     def split(self, shape: Sequence[int], names: Names) -> tuple[dict[str, int], ...]:
         """Return, for each dimension, the mesh axes it is split over, with their numbers of devices."""
         ...
@@ -52,6 +56,11 @@ class Unconstrained:
         return array
 
     def hold(self, array: Array, names: Names) -> Array:
+        """Return ``array`` as it is."""
+        del names
+        return array
+
+    def used(self, array: Array, names: Names) -> Array:
         """Return ``array`` as it is."""
         del names
         return array

@@ -18,7 +18,7 @@ from rljax.data import storage, stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.environments import traits
 from rljax.environments.worlds.host import limited
-from rljax.host import backends
+from rljax.host import backends, memory
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, phases, readings, sharding, steps
@@ -148,19 +148,20 @@ class Program:
         )
 
     def _setup(self, number: int, cursor: int, cursors: int) -> Setup:
-        phase, task = self.phases[number], self.tasks[number]
-        policy = self.model("policy", phase)
-        before, after = (
-            {m for p in phases for m in p.modules} for phases in (self.phases[:number], self.phases[number + 1 :])
-        )
+        phase, task, policy = self.phases[number], self.tasks[number], self.model("policy", self.phases[number])
+        sampler, shape = phase.settings.sampler, policy.architecture
+        before, after = ({m for p in some for m in p.modules} for some in (self.phases[:number], self.phases[number:]))
         names = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
         names = [m for m in names if m != "policy"]
         return phases.Setup(
             phase=phase,
             task=task,
             networks={"policy": policy, **{m: self.model(m, phase) for m in names}},
-            decoder=models.build(policy.architecture, sharding.Layout(self.mesh, phase.settings.sampler.layout)),
-            ends=self.ends(tuple(dict.fromkeys((*phase.settings.sampler.stop, *getattr(task, "turn_end", ()))))),
+            decoder=models.build(
+                dataclasses.replace(shape, scan=shape.scan and not sampler.unroll),
+                sharding.Layout(self.mesh, sampler.layout),
+            ),
+            ends=self.ends(tuple(dict.fromkeys((*sampler.stop, *getattr(task, "turn_end", ()))))),
             mesh=self.mesh,
             cursor=cursor,
             cursors=cursors,
@@ -283,7 +284,7 @@ def _meshes(
             raise ValueError(f"config.mesh.rollout={fields.rollout}: {error}") from None
     for phase in resolved.phases:
         if phase.settings.learner.offload:
-            sharding.check_memory(mesh, optimizers.HOST, "learner.offload")
+            memory.check(mesh.local_devices, optimizers.HOST, "learner.offload")
         rows = phase.settings.batch.prompts * phase.settings.batch.samples
         for each in (mesh, rollout):
             if each is not None:

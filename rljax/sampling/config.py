@@ -29,6 +29,9 @@ class SamplerConfig:
     layout: Literal["update", "resident"] = setting(
         "update", "Sharding of the policy in rollouts: as in updates, or gathered once for each rollout."
     )
+    unroll: bool = setting(
+        True, "Whether decoding has no loop over layers: each weight is read once, but it compiles for longer."
+    )
     compact: Annotated[int, Range(0, 16)] = setting(
         0, "How often the batch may shrink to half its rows as rows end; each compiles a loop."
     )

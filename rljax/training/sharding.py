@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import layout, mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rljax.models import layouts, precision
@@ -76,7 +76,7 @@ TABLES: dict[str, Rules] = {
 def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | None = None) -> Mesh:
     """Return a mesh with the axes of ``AXES``, all automatic: the compiler shards arrays without a constraint.
 
-    Devices of several slices (or nodes, distinguished by ``slice_index``) are joined along ``data``, so that only
+    Devices of several slices (or nodes, see ``slice_of``) are joined along ``data``, so that only
     gradients cross the slower network between them.
 
     Args:
@@ -93,7 +93,7 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = _sizes({"fsdp": -1} if shape is None else shape, len(devices))
-    slices = sorted({getattr(device, "slice_index", 0) for device in devices})
+    slices = sorted({slice_of(device) for device in devices})
     if sizes[0] % len(slices):
         raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the number of slices, {len(slices)}")
     within = dict(zip(AXES, (sizes[0] // len(slices), *sizes[1:]), strict=True))
@@ -101,12 +101,18 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
     placed = [
         mesh_utils.create_device_mesh(
             [within[axis] for axis in order],
-            [d for d in devices if getattr(d, "slice_index", 0) == i],
+            [d for d in devices if slice_of(d) == i],
             allow_split_physical_axes=True,
         ).transpose([order.index(axis) for axis in AXES])
         for i in slices
     ]
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def slice_of(device: Any) -> int:
+    """Return the slice, or node, of a device; a GPU that is not attached has it in its coordinates alone."""
+    known = getattr(device, "slice_index", 0) or 0
+    return known or (device.coords[0] if device.platform == "gpu" and getattr(device, "coords", None) else 0)
 
 
 def apart(devices: Sequence[Any] | None, count: int) -> tuple[list[Any], list[Any]]:
@@ -220,26 +226,6 @@ def spread(mesh: Mesh, count: int) -> tuple[int, int]:
     return layouts.parts(Layout(mesh), (count,), ("rows",)), _count(mesh, RULES["rows"])
 
 
-def check_memory(mesh: Mesh, kind: str, field: str) -> None:
-    """Check that every device of a mesh has a memory of a kind.
-
-    Args:
-      mesh: from ``make_mesh``.
-      kind: memory kind, such as "pinned_host".
-      field: field of the config that the error names.
-
-    Raises:
-      ValueError: a device has no such memory.
-    """
-    for device in mesh.local_devices:
-        kinds = [memory.kind for memory in device.addressable_memories()]
-        if kind not in kinds:
-            raise ValueError(
-                f"config.{field}: needs a memory of kind {kind!r}; {device.platform} device {device.id} has "
-                f"{', '.join(kinds)}"
-            )
-
-
 def constrain(tree: Tree, mesh: Mesh, leading: int = 0) -> Tree:
     """Inside jit, constrain every array of a tree to be split by rows.
 
@@ -282,13 +268,25 @@ class Layout:
         """Return a parameter, constrained; unlike a call, this also replicates what the table does not split."""
         if self.mesh.size == 1:
             return array
-        spec = self._fit([array.shape], [names])[0]
-        # First gather, then exchange dimensions: in one step the compiler would replicate the whole array.
-        needed = {axis for axes in spec for axis in axes}
-        gathered = [tuple(axis for axis in axes if axis in needed) for axes in _by_rule(names)]
-        if all(size % _count(self.mesh, axes) == 0 for size, axes in zip(array.shape, gathered, strict=True)):
-            array = jax.lax.with_sharding_constraint(array, _sharding(self.mesh, gathered))
-        return jax.lax.with_sharding_constraint(array, _sharding(self.mesh, spec))
+        # Convert shards, then gather, then exchange dimensions: from one constraint the compiler would gather what the
+        # parameter is converted from, or replicate the whole array.
+        spec, stored = self._fit([array.shape], [names])[0], self._stored(array, names)
+        gathered = [tuple(axis for axis in axes if any(axis in other for other in spec)) for axes in stored]
+        for each in (stored, gathered, spec):
+            array = jax.lax.with_sharding_constraint(array, _sharding(self.mesh, each))
+        if self.mesh.devices.flat[0].platform == "gpu":  # a gather leaves its dimension outermost: transpose it once
+            array = layout.with_layout_constraint(array, layout.Layout(tuple(range(array.ndim))))
+        return array
+
+    def used(self, array: Array, names: Names) -> Array:
+        """Return a parameter as a layer of an update reads it: its width is gathered, and its gradient scattered."""
+        stored = self._stored(array, names)
+        whole = [() if name == "width" else axes for name, axes in zip(names, stored, strict=True)]
+        return array if whole == stored else _gathered(array, *(_sharding(self.mesh, each) for each in (stored, whole)))
+
+    def _stored(self, array: Array, names: Names) -> list[tuple[str, ...]]:
+        """Return the mesh axes of each dimension of a parameter in the train state."""
+        return dataclasses.replace(self, table="update")._fit([array.shape], [names])[0]
 
     def split(self, shape: Sequence[int], names: Names) -> tuple[dict[str, int], ...]:
         """Return the mesh axes of more than one device, with their sizes, that each dimension is split over."""
@@ -348,6 +346,20 @@ class Layout:
                 spec.append(fitting(name, [axis for axes in spec for axis in axes]))
             specs.append(spec)
         return specs
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(x: Array, stored: NamedSharding, whole: NamedSharding) -> Array:
+    """Return x gathered; its gradient is summed into the shards of ``stored``."""
+    return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x, stored), whole)
+
+
+def _scattered(stored: NamedSharding, whole: NamedSharding, saved: None, gradient: Array) -> tuple[Array]:
+    del whole, saved
+    return (jax.lax.with_sharding_constraint(gradient, stored),)
+
+
+_gathered.defvjp(lambda x, stored, whole: (_gathered(x, stored, whole), None), _scattered)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

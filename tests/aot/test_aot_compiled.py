@@ -165,7 +165,7 @@ def test_a_program_that_does_not_fit_is_refused_with_its_largest_arrays():
 
 
 def test_errors_name_the_nearest_valid_name():
-    with pytest.raises(ValueError, match=r"no TPU 'v5pp'. Did you mean 'v5p'"):
+    with pytest.raises(ValueError, match=r"no TPU or GPU 'v5pp'. Did you mean 'v5p'"):
         topology.describe("v5pp:4x4x4")
     with pytest.raises(ValueError, match="v5e has the form v5e:NxN, such as v5e:4x4"):
         topology.describe("v5e:4x4x4")
@@ -192,7 +192,7 @@ def test_the_command_names_an_unknown_topology():
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     done = run("--config", "quickstart", "--topology", "v7:4x4")
-    assert done.returncode == 2 and "error: topology 'v7:4x4'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "error: target 'v7:4x4'" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.full

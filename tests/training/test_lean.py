@@ -12,6 +12,7 @@ import pytest
 
 from rljax import models, types
 from rljax.config import resolve
+from rljax.host import memory
 from rljax.models.network import layer
 from rljax.models.scores import scoring
 from rljax.run.records import checkpoints
@@ -293,4 +294,4 @@ def test_offloaded_state_waits_in_the_hosts_memory_and_changes_nothing(tmp_path)
 
 def test_a_memory_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"config.learner.offload: needs a memory of kind 'attic'; cpu device 0 has "):
-        sharding.check_memory(sharding.make_mesh(), "attic", "learner.offload")
+        memory.check(jax.local_devices(), "attic", "learner.offload")

@@ -107,11 +107,12 @@ def test_hidden_states_on_eight_devices_equal_one(shape):
     [
         ({"data": 2, "fsdp": -1, "tensor": 2}, ARCHITECTURE, 0),
         ({"data": 2, "sequence": 2, "tensor": 2}, ARCHITECTURE, 2),  # 4 heads and 2 of keys over 4: keys repeated
+        ({"fsdp": 4, "tensor": 2}, dataclasses.replace(ARCHITECTURE, remat="full"), 2),
         ({"fsdp": 2, "expert": 4}, EXPERTS, 0),
         ({"data": 2, "expert": 2, "tensor": 2}, EXPERTS, 2),
         ({"fsdp": 2, "expert": 2, "sequence": 2}, EXPERTS, 0),
     ],
-    ids=["data-fsdp-tensor", "sequence", "expert", "expert-tensor", "expert-sequence"],
+    ids=["data-fsdp-tensor", "sequence", "recomputed", "expert", "expert-tensor", "expert-sequence"],
 )
 def test_scores_and_gradient_over_a_mesh_equal_one_device(shape, architecture, samples):
     loss, gradient = _slope(sharding.make_mesh(shape), architecture, samples)

@@ -8,6 +8,7 @@ stacked arrays; without it they are unrolled: faster on a CPU, whose loops copy 
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 
 from rljax.models import architectures, precision
 from rljax.models.architectures import MATRICES, Architecture
-from rljax.models.layouts import Layout
+from rljax.models.layouts import Layout, Names
 from rljax.models.network import attention, layer, reads, transformer
 from rljax.types import Array, Tree
 
@@ -56,20 +57,33 @@ def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> T
     """
     a = architecture
 
-    def operand(path: Any, w: Array) -> Array:
-        return w if precision.is_vector(path) else w.astype(a.dtype)
+    def operand(path: Any, names: Names, w: Array) -> Array:
+        return layout.hold(w if precision.is_vector(path) else w.astype(a.dtype), names)
 
-    cast = jax.tree_util.tree_map_with_path(operand, params)
-    cast = jax.tree.map(lambda names, w: layout.hold(w, names), architectures.axes(a), cast, is_leaf=_is_names)
+    def converted(axes: Tree, weights: Tree) -> Tree:
+        return jax.tree_util.tree_map_with_path(operand, axes, weights, is_leaf=_is_names)
 
     def rounded(weights: Tree) -> Tree:
         return {name: _rounded(name, w) for name, w in weights.items()} if a.decode_weights == "int8" else weights
 
-    layers = cast["layers"]
-    return {
-        **cast,
-        "layers": jax.vmap(rounded)(layers) if a.scan else [rounded(x) for x in transformer.unstacked(a, layers)],
-    }
+    def one(weights: Tree) -> Tree:
+        """Convert one layer: of all layers at once, the compiler would keep a second array for each gather."""
+        return rounded(converted(within, weights))
+
+    axes, layers = architectures.axes(a), params["layers"]
+    within = jax.tree.map(lambda names: names[1:], axes["layers"], is_leaf=_is_names)
+    layers = jax.lax.map(one, layers) if a.scan else _in_turn(one, transformer.unstacked(a, layers))
+    rest = {name: x for name, x in params.items() if name != "layers"}
+    return {**converted({name: axes[name] for name in rest}, rest), "layers": layers}
+
+
+def _in_turn(function: Callable[[Tree], Tree], trees: Sequence[Tree]) -> list[Tree]:
+    """Return ``function`` of each tree; it is computed for one tree after another."""
+    out = [function(trees[0])]
+    for tree in trees[1:]:
+        tree, out[-1] = jax.lax.optimization_barrier((tree, out[-1]))
+        out.append(function(tree))
+    return out
 
 
 def _is_names(leaf: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.models import architectures, precision
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import UNCONSTRAINED, Layout
 from rljax.models.network import attention, gated, layer
@@ -121,7 +122,15 @@ def _trunk(architecture: Architecture, params: Tree, token: Array, position: Arr
     def mixed(*operands: Any) -> tuple[Array, None]:
         return mix(*operands), None
 
+    names = architectures.axes(a)["layers"]
+
+    def used(path: Any, w: Array) -> Array:
+        """Return a matrix as it is read: gathered once forward, and once for recomputation and gradients."""
+        return w if precision.is_vector(path) else layout.used(w.astype(a.dtype), names[path[-1].key][1:])
+
     def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, None]:
+        if a.remat in _SAVED:  # else the gathered matrices of all layers would be saved
+            weights = jax.tree_util.tree_map_with_path(used, weights)
         return layer.layer(a, number, weights, x, angles, mixed, layout)
 
     if a.remat in _SAVED:
