@@ -263,8 +263,6 @@ lower bounds, not measurements. [TOPOLOGIES.md](TOPOLOGIES.md) explains the figu
 
 def gpu_page(records: Records) -> str:
     """Return the page of GPUs as Markdown."""
-    import jax
-
     sections = [line for row in GPU_ROWS for line in _section(row, records)]
-    changes = (_FOLDER / "changes.md").read_text() if (_FOLDER / "changes.md").exists() else ""
-    return _GPU_HEAD.format(jax=jax.__version__, rows="\n".join(sections), changes=changes)
+    versions = sorted({r["jax"] for r in records.values() if "jax" in r})
+    return _GPU_HEAD.format(jax=", ".join(versions), rows="\n".join(sections))

@@ -48,6 +48,7 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
         "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,
         "networks": target.kind.networks,
+        "jax": jax.__version__,
         "flops": compiled.flops / devices,
         "model_flops": roofline.model_flops(step.setup, compiled.name) / devices,
         "moved": moved,

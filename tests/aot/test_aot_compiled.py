@@ -125,6 +125,68 @@ def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
         compiling.trace(program.steps[-1], "fused")
 
 
+# A process of its own: the compiler reads its flags once, and prints what it lacks.
+_ON_GPUS = """if True:
+    import json
+    from rljax.aot import compiling, report, topology
+    from tests.aot import test_aot_compiled as cases
+    target = topology.describe("h200:2x4")
+    config = cases.small()
+    config.mesh.update({"data": 2, "fsdp": 4})
+    config.sampler.layout = "resident"
+    step = compiling.make(config, target, (16, 32)).steps[-1]
+    programs = [compiling.compile_one(step, name, target) for name in ("rollout", "update")]
+    print(json.dumps([report.describe(step, program, target) for program in programs]))
+"""
+
+
+@pytest.mark.full
+def test_two_nodes_of_gpus_are_compiled_for_without_one():
+    try:
+        topology._check_plugin(jax.__version__)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([sys.executable, "-c", _ON_GPUS], cwd=ROOT, capture_output=True, text=True)
+    rollout, update = json.loads(done.stdout.splitlines()[-1])
+    policy = 512 * 128 + 2 * (128 * 8 * 32 + 128 * 128 + 3 * 128 * 256)  # matrices, by hand; one table
+    gathered = [c for c in rollout["collectives"] if c["kind"] == "all-gather"]
+    # rollouts gather each matrix once, in bfloat16, within a node
+    assert [(c["axes"], c["network"]) for c in gathered] == [(["fsdp"], "ici")]
+    assert gathered[0]["sent"] == pytest.approx(2 * policy * 3 / 4, rel=0.02)
+    assert {c["network"] for c in update["collectives"] if "data" in c["axes"]} == {"dcn"}
+    assert rollout["hbm"] == topology.KINDS["h200"].hbm and rollout["unread"] == update["unread"] == 0
+
+
+def test_a_gpu_is_described_for_the_compiler():
+    text = topology._device(topology.KINDS["h100"])
+    assert text.count("{") == text.count("}") == 4 and 'device_description_str: "NVIDIA H100 80GB HBM3"' in text
+    for kind in ("a100", "h100", "h200", "b200"):
+        text, known = topology._device(topology.KINDS[kind]), topology.KINDS[kind]
+        numbers = dict(re.findall(r"(\w+): ([\d.]+)", text))
+        assert int(numbers["device_memory_size"]) == known.hbm
+        assert float(numbers["memory_bandwidth"]) == pytest.approx(known.bandwidth, rel=1e-3)
+    assert topology.read("h100:16x8") == (topology.KINDS["h100"], (16, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "message"),
+    [
+        ("h300:8", 1, "no TPU or GPU 'h300'. Did you mean 'h200'"),
+        ("h200:2x2x2", 1, "h200 has the form h200:NODESxGPUS, such as h200:8"),
+        ("h200:0", 1, "has the form"),
+        ("h200:8", 2, "write the nodes of GPUs in the target, such as h200:2x8"),
+    ],
+)
+def test_targets_that_are_none_are_refused(name, slices, message):
+    with pytest.raises(ValueError, match=message):
+        topology.describe(name, slices)
+
+
+def test_a_gpu_compiler_that_does_not_fit_is_refused_with_what_to_install():
+    with pytest.raises(RuntimeError, match=r"pip install .*0\.0\.1"):
+        topology._check_plugin("0.0.1")  # of no version, or of another one than jax
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["rollout", "update"])
 def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
@@ -248,5 +310,7 @@ def test_rows_of_the_page_use_all_chips(row):
 def test_the_page_is_generated_from_its_records():
     records = json.loads((ROOT / "tpu" / "topologies.json").read_text())
     assert (ROOT / "tpu" / "TOPOLOGIES.md").read_text() == page.page(records)
+    gpus = json.loads((ROOT / "tpu" / "gpus.json").read_text())
+    assert (ROOT / "tpu" / "GPUS.md").read_text() == page.gpu_page(gpus)
     for size, chips in scaling.SIZES.items():
         assert math.prod(topology.read(size)[1]) == chips

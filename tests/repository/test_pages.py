@@ -128,14 +128,10 @@ def test_commands_exist_with_their_flags_and_configs_resolve(path, flags):
             flag = word.lstrip("-").partition("=")[0]
             if word.startswith("--") and not flag.startswith("config."):
                 assert flag.removeprefix("no") in flags[name] or flag in flags[name], (word, words)
-        if name == "train" and "--config" in words:
+        if name in ("train", "aot") and "--config" in words:
             check_config(words)
         if name == "sharding" and words[1:]:
             check_config(["--config", *words[1:]])
-    for _, script, *words in commands(text_of(path), "python tpu/compile.py"):
-        assert (ROOT / script).is_file()
-        if "--config" in words:
-            check_config(words)
 
 
 def check_config(words):
