@@ -9,6 +9,7 @@
 ``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
 ``critic``    What a critic adds to an update: ``critic``, ``FORMS``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
+``device``    The first measurements on a new accelerator: these commands, in order of worth, and a page.
 ``verifier``  Steps whose rows come slowly: ``verifier``, ``ahead``; ``sleepers`` has the rewards.
 ``tasks``     Verifications per second of the device tasks: ``tasks``, ``NAMES``.
 ``worlds``    Conversations in the compiled program beside the same on the host: ``worlds``.

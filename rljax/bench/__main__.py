@@ -5,7 +5,8 @@ alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities wi
 verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
 program beside the same on the host, ``critic`` what a critic adds to an update, and ``members`` runs in one program
 beside the same runs one after another, ``ahead`` rollouts that run ahead of updates beside the same in turn. ``tune``
-searches for the fields that make a config faster on this machine.
+searches for the fields that make a config faster on this machine. ``device --out DIR`` runs the most useful of them on
+a new accelerator, in at most ``--minutes``, and writes a page.
 """
 
 import json
@@ -21,6 +22,7 @@ from rljax.bench import (
     algebra,
     choices,
     critic,
+    device,
     gap,
     members,
     parts,
@@ -67,6 +69,10 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("set", [], "Set a field of the config, such as learner.lanes=2; may be repeated.")
     flags.DEFINE_list("fields", [], "tune: the fields to search, in this order; default: all that change only speed.")
     flags.DEFINE_string("figure", "", "choices: image file to write.")
+    flags.DEFINE_string("out", "", "device: folder of the records and of the page.")
+    flags.DEFINE_float("minutes", 25.0, "device: for all parts.", lower_bound=0.0)
+    flags.DEFINE_list("parts", [], f"device: parts to run, of {', '.join(device.PARTS)}; default: all, in this order.")
+    flags.DEFINE_boolean("quick", False, "device: tiny sizes, to try the command.")
     flags.DEFINE_multi_string("peer", [], "Script that runs another library on these shapes; may be repeated.")
     flags.DEFINE_multi_string("peer_python", [], "Python interpreter of each --peer, in the same order.")
 
@@ -168,8 +174,11 @@ SUBJECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]
 def main(argv: Sequence[str]) -> None:
     """Run a benchmark; print a table and one line of JSON."""
     name, f = " ".join(argv[1:]), FLAGS
+    if name == "device":
+        device.run(f.out, f.minutes, f.parts, f.quick)
+        return
     if name not in SUBJECTS or len(argv) > 2:
-        names = ", ".join(filter(None, SUBJECTS))
+        names = ", ".join(filter(None, (*SUBJECTS, "device")))
         raise ValueError(f"benchmark: got {name!r}, must be {names}, or none for the step")
     if len(f.algorithms) not in (0, 2):
         raise ValueError(f"--algorithms: got {len(f.algorithms)}, must be given twice or not at all")

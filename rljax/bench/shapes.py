@@ -19,6 +19,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int]] = {
     "tiny": ({"layers": 4, "width": 256, "heads": 4, "kv_heads": 2, "hidden": 768}, 512),
     "small": ({"layers": 8, "width": 384, "heads": 6, "kv_heads": 2, "hidden": 1024}, 32_000),
     "qwen2-0.5b": (models.preset("qwen2.5-0.5b"), 151_936),
+    "qwen3-8b": (models.preset("qwen3-8b"), 151_936),
 }
 
 

@@ -241,18 +241,19 @@ def ahead(
         with judging.Verifiers(sleepers.asleep, VerifierConfig(workers=workers)) as slow:
             host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
     scoring = config.batch.prompts * config.batch.samples * sleepers.SECONDS / workers
-    return {"shape": shape, "devices": jax.device_count(), "scoring_s": scoring, "device": device, "verifier": host}
+    cases = {"device": device, "verifier": host}
+    return {"shape": shape, "devices": jax.device_count(), "scoring_s": scoring, "cases": cases}
 
 
 def table_ahead(record: dict[str, Any]) -> str:
     """Return the record of ``ahead`` as text."""
     rows = [
-        [case, name, f"{seconds:.3f}", *(f"{x:.2f}" for x in _faster(record[case], name))]
-        for case in ("device", "verifier")
-        for name, seconds in record[case]["step_s"].items()
+        [case, name, f"{seconds:.3f}", *(f"{x:.2f}" for x in _faster(measured, name))]
+        for case, measured in record["cases"].items()
+        for name, seconds in measured["step_s"].items()
     ]
     head = f"{record['devices']} devices; {record['shape']}; a verifier of {record['scoring_s']:.2f} s"
-    waits = ", ".join(f"{case} {record[case]['rows_s']:.3f} s" for case in ("device", "verifier"))
+    waits = ", ".join(f"{case} {measured['rows_s']:.3f} s" for case, measured in record["cases"].items())
     lines = tables.Table(["case", "steps", "step s", "times as fast", "low", "high"], rows, left=2).lines()
     return "\n".join([head, *lines, f"in turn, a step waits for its rows: {waits}"])
 

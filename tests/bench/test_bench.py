@@ -1,6 +1,7 @@
 """The benchmarks run and compare what their pages say; timings are not tested."""
 
 import functools
+import subprocess
 import sys
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, critic, gap, parts, peers, shapes, sleepers, verifier, worlds
+from rljax.bench import algebra, critic, device, gap, parts, peers, shapes, sleepers, verifier, worlds
 from rljax.config import schema
 from tests.support import tiny
 
@@ -150,6 +151,27 @@ def test_the_bench_of_a_host_verifier_runs():
 @pytest.mark.full
 def test_the_bench_of_rollouts_ahead_runs():
     record = verifier.ahead(tiny.config(batch__samples=2), "tiny", 4, 4, 1, 1, 2)
-    assert {*record["device"]["step_s"]} == {"in turn", "ahead", "one mesh"}
-    assert record["scoring_s"] == 16 * sleepers.SECONDS / 2 < record["verifier"]["rows_s"]
-    assert verifier.table_ahead({"device": "cpu", **record}).count("\n") == 7
+    cases = record["cases"]
+    assert {*cases["device"]["step_s"]} == {"in turn", "ahead", "in parts", "one mesh"}
+    assert record["scoring_s"] == 16 * sleepers.SECONDS / 2 < cases["verifier"]["rows_s"]
+    assert verifier.table_ahead({"device": "cpu", **record}).count("\n") == 9
+
+
+@pytest.mark.full
+def test_the_first_measurements_of_a_device_go_on_where_they_stopped(tmp_path, monkeypatch):
+    asked = ["--out", str(tmp_path), "--quick"]
+    run = functools.partial(
+        subprocess.run, cwd=device.__file__.split("/rljax/bench")[0], capture_output=True, text=True
+    )
+    monkeypatch.setenv("XLA_FLAGS", "")  # one device
+    command = [sys.executable, "-m", "rljax", "bench", "device", *asked]
+    done = run([*command, "--parts", "unroll"])
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith("# Measured on cpu\n") and "sampler.unroll = False" in page
+    assert page.rstrip().endswith("Not measured: quickstart, tiny, half_b, eight_b, attention, members, ahead, tune.")
+    first = (tmp_path / "unroll.json").read_bytes()
+    again = run([*command, "--minutes", "0"])  # no time for another part
+    assert again.returncode == 0 and again.stdout.strip() == page.strip()
+    assert (tmp_path / "unroll.json").read_bytes() == first
+    assert "no part 'unrol'. Did you mean 'unroll'" in run([*command, "--parts", "unrol"]).stderr

@@ -1,0 +1,141 @@
+"""The first measurements on a new accelerator: ``python -m rljax bench device --out DIR``.
+
+Each part is a command of its own in a process of its own, in order of worth, until the minutes are used up. A part that
+has a record in the folder is not repeated, so that the same command goes on where it was stopped. The parent does not
+start JAX, which would take the memory of the device.
+"""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rljax.data import storage
+from rljax.language import parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One measurement.
+
+    Attributes:
+      question: what it answers.
+      words: the command's arguments, after ``python -m rljax``; OUT stands for the folder.
+      quick: words to add for a trial on a small machine.
+    """
+
+    question: str
+    words: tuple[str, ...]
+    quick: tuple[str, ...] = ()
+
+
+def _step(shape: str, *words: str) -> tuple[str, ...]:
+    sizes = ("--prompts", "16", "--samples", "8", "--prompt_length", "128", "--new_tokens", "256")
+    return ("bench", "--shape", shape, *sizes, "--set", "model.dtype=bfloat16", *words)
+
+
+_SMALL = ("--shape", "tiny", "--prompts", "2", "--samples", "2", "--new_tokens", "8", "--steps", "1")
+_HALF_B = ("--set", "model.scan=true", "--set", "learner.microbatches=4")
+_8B = (*_HALF_B, "--set", "model.adapter_rank=16", "--set", "model.param_dtype=bfloat16")
+PARTS = {
+    "quickstart": Part(
+        "Does a run learn, from end to end?",
+        ("train", "--config", "quickstart", "--workdir", "OUT/quickstart"),
+        ("--config", "quickstart:quick"),
+    ),
+    "tiny": Part("How near are small kernels to the ceilings?", _step("tiny"), _SMALL),
+    "half_b": Part("Decode and update of 0.5B parameters, beside the ceilings.", _step("qwen2-0.5b", *_HALF_B), _SMALL),
+    "eight_b": Part("The same of 8B parameters with adapters.", _step("qwen3-8b", *_8B), _SMALL),
+    "attention": Part(
+        "Which attention is fastest, as a field of the step?",
+        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--fields", "model.attention"),
+        (*_SMALL, "--rounds", "4"),
+    ),
+    "unroll": Part(
+        "What does decoding without a loop over layers gain?",
+        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--fields", "sampler.unroll"),
+        (*_SMALL, "--rounds", "4"),
+    ),
+    "members": Part(
+        "Runs in one program, beside the same one after another.",
+        ("bench", "members", "--count", "8", "--rounds", "5"),
+        ("--config", "quickstart:quick", "--count", "2", "--rounds", "1"),
+    ),
+    "ahead": Part(
+        "Rollouts ahead of updates, and in parts, beside in turn; needs two devices.",
+        ("bench", "ahead", "--shape", "small", "--rounds", "5"),
+        (*_SMALL, "--prompts", "4", "--rounds", "1"),
+    ),
+    "tune": Part(
+        "Which fields make 0.5B parameters faster here?",
+        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--rounds", "4"),
+        (*_SMALL, "--rounds", "4", "--fields", "sampler.cache_block"),
+    ),
+}
+
+
+def run(out: str, minutes: float, only: Sequence[str], quick: bool) -> None:
+    """Run the parts that have no record yet, and write the page.
+
+    Args:
+      out: folder of the records and of the page.
+      minutes: for all parts.
+      only: names of parts; empty: all.
+      quick: whether to run tiny sizes, to try the command.
+
+    Raises:
+      ValueError: no folder, or an unknown part.
+    """
+    if not out:
+        raise ValueError("--out is required: the folder of the records and of the page.")
+    for name in only:
+        if name not in PARTS:
+            raise ValueError(f"--parts: no part {name!r}.{parse.nearest(name, PARTS)}")
+    folder, end = pathlib.Path(out), time.monotonic() + 60 * minutes
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in only or PARTS:
+        record = folder / f"{name}.json"
+        if not (record.exists() and "error" not in json.loads(record.read_text())) and time.monotonic() < end:
+            print(f"{name}: {PARTS[name].question}", flush=True)
+            storage.write(storage.path(str(record)), json.dumps(_measured(name, folder, end, quick), indent=1) + "\n")
+        storage.write(storage.path(str(folder / "README.md")), page(folder))
+    print(page(folder))
+
+
+def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
+    """Run a part, and return its record: what it printed, and the last line if that is JSON."""
+    part = PARTS[name]
+    words = [word.replace("OUT", str(folder)) for word in (*part.words, *(part.quick if quick else ()))]
+    begun = time.monotonic()
+    known = {"command": f"python -m rljax {' '.join(words)}"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "rljax", *words], capture_output=True, text=True, timeout=max(1.0, end - begun)
+        )
+    except subprocess.TimeoutExpired:
+        return known | {"error": "the minutes were used up", "seconds": time.monotonic() - begun}
+    known |= {"seconds": time.monotonic() - begun}
+    if done.returncode:
+        text = done.stderr.strip()[-2000:].removeprefix("error: ")
+        return known | {"error": text or f"exit code {done.returncode}"}
+    *lines, last = done.stdout.rstrip().split("\n")
+    if not last.startswith("{"):
+        return known | {"text": done.stdout.strip()}
+    return known | {"text": "\n".join(lines), "record": json.loads(last)}
+
+
+def page(folder: pathlib.Path) -> str:
+    """Return the page of a folder as Markdown."""
+    stored = {n: json.loads((folder / f"{n}.json").read_text()) for n in PARTS if (folder / f"{n}.json").exists()}
+    devices = sorted({r["record"]["device"] for r in stored.values() if "device" in r.get("record", {})})
+    lines = [f"# Measured on {', '.join(devices) or 'an unknown device'}", "", "By `python -m rljax bench device`.", ""]
+    for name, record in stored.items():
+        said = f"error: {record['error']}" if "error" in record else record["text"]
+        lines += [f"## {name}", "", f"{PARTS[name].question} {record['seconds']:.0f} s.", ""]
+        lines += [f"    {record['command']}", "", "```", said, "```", ""]
+    missing = ", ".join(name for name in PARTS if name not in stored)
+    return "\n".join([*lines, *([f"Not measured: {missing}."] if missing else [])]).rstrip() + "\n"
