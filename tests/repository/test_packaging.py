@@ -135,7 +135,7 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
-    tree = {str(p.relative_to(ROOT)) for e in ("py", "html", "txt") for p in (ROOT / "rljax").rglob(f"*.{e}")}
+    tree = {str(p.relative_to(ROOT)) for e in ("py", "html", "toml", "txt") for p in (ROOT / "rljax").rglob(f"*.{e}")}
     tree |= {f"rljax/configs/{p.name}" for p in (ROOT / "configs").glob("*.py")}
     files = {str(p.relative_to(installed)) for p in installed.rglob("*") if p.is_file()}
     assert {f for f in files if ".dist-info/" not in f} == tree
