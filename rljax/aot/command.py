@@ -117,5 +117,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         _run()
     except compiling.DoesNotFitError as error:
-        print(f"error: {messages.printable(error)}", file=sys.stderr)
+        print("error: " + "\n".join(map(messages.printable, str(error).splitlines())), file=sys.stderr)
         sys.exit(1)
+    except RuntimeError as error:  # no compiler, or what it reports
+        raise ValueError(str(error)) from error
