@@ -1,8 +1,7 @@
 """Benchmarks on this machine, measured side by side: ``python -m rljax bench``. README.md has the commands and results.
 
 ``__main__``  The command, and the table of its subjects: ``SUBJECTS``.
-``runner``    A step that runs again and again, with its train state: ``Runner``.
-``parts``     The parts of a step with FLOPs and bytes; the machine's ceilings: ``split``, ``flops``, ``ceilings``.
+``parts``     A step that runs again and again, ``Runner``; its parts, ``split``, with ``flops``; ``ceilings``.
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``; ``FIELDS`` for ``tune``.
 ``tune``      Fields of a config that make it faster on this machine: ``tune``, ``search``.
 ``workers``   Compile and run the parts of a step, here or in another process: ``Local``, ``Remote``, ``Work``.

@@ -10,7 +10,7 @@ from typing import Any
 
 from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
-from rljax.bench import runner
+from rljax.bench import parts
 from rljax.config import files, resolve, schema
 from rljax.run import programs
 
@@ -55,9 +55,9 @@ def updater(
     config = files.last_phase(config)
     config.algorithm = call
     program = programs.build(config, devices=devices)
-    run = runner.Runner(program.steps[-1], program.key)
+    run = parts.Runner(program.steps[-1], program.key)
     run.rollout()
-    return run.update, runner.first(run.update)
+    return run.update, parts.first_call(run.update)
 
 
 def algebra(

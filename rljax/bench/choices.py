@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 
 from rljax import bench
-from rljax.bench import runner, shapes
+from rljax.bench import parts, shapes
 from rljax.config import files, schema
 from rljax.run.reports.pages import tables
 
@@ -72,11 +72,11 @@ def measure(config: schema.ConfigDict, work: Callable[[schema.ConfigDict], Any],
         changed = config.copy_and_resolve_references()
         for field, value in {**PLAIN, **edits}.items():
             files.override(changed, field, value)
-        run = runner.Runner(work(changed), jax.random.key(0, impl="threefry2x32"))
+        run = parts.Runner(work(changed), jax.random.key(0, impl="threefry2x32"))
         for call in (run.rollout, run.update):
             call()  # compiles
-        parts = {"sample_s": run.rollout, "update_s": run.update}
-        times = {part: statistics.median(bench.seconds(call, steps)) for part, call in parts.items()}
+        timed = {"sample_s": run.rollout, "update_s": run.update}
+        times = {part: statistics.median(bench.seconds(call, steps)) for part, call in timed.items()}
         used = float(jax.numpy.sum(run.rows.mask) / jax.numpy.sum(run.rows.extra["slots"]))
         records.append({"choice": name, **times, "slot_utilisation": used})
     return records

@@ -1,14 +1,14 @@
-"""The parts of a step, timed one by one, with their operations and bytes, beside the ceilings of the machine."""
+"""A step that runs again and again; its parts, timed one by one, with FLOPs and bytes; the ceilings of the machine."""
 
 import math
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rljax import bench, models, types
-from rljax.bench import runner
 from rljax.host import memory
 from rljax.models import adapters
 from rljax.run.reports.pages import tables
@@ -16,6 +16,53 @@ from rljax.training import phases, steps
 from rljax.training.learning import optimizers
 
 _SIZES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 1024, 1024), (5120, 256, 768))
+
+
+class Runner:
+    """A step with its train state; each call returns when its work is done.
+
+    Attributes:
+      step: the step.
+      key: the run's key.
+      state: the train state after the last call.
+      rows: the rows of the last ``rollout``.
+      metrics: the metrics of the last ``whole``.
+    """
+
+    def __init__(
+        self, step: steps.Step, key: types.Key, produce: Callable[[types.TrainState], types.Rollout] | None = None
+    ):
+        """Make the train state; ``produce`` makes rows of it, and is the step's rollout by default."""
+        self.step, self.key, self.state = step, key, step.begin(None, key)
+        self._produce = produce
+        self.rows: Any = None
+        self.metrics: Any = None
+
+    def rollout(self) -> None:
+        """Make the rows of the state."""
+        self.rows = jax.block_until_ready(
+            self._produce(self.state) if self._produce else self.step.rollout(self.state, self.key)
+        )
+
+    def update(self) -> None:
+        """Update on the rows of the last rollout."""
+        self.state, metrics = self.step.update(self.state, self.rows, self.key)
+        jax.block_until_ready(metrics)
+
+    def whole(self) -> None:
+        """Run the step: one program, or rows that are produced and the update on them."""
+        if self._produce:
+            rows = self._produce(self.state)
+            self.state, self.metrics = self.step.update(self.state, rows, self.key)
+        else:
+            assert self.step.fused is not None
+            self.state, self.metrics = self.step.fused(self.state, self.key)
+        jax.block_until_ready(self.metrics)
+
+
+def first_call(call: Callable[[], None]) -> float:
+    """Return the seconds of a first call, which compiles."""
+    return bench.seconds(call, 1)[0]
 
 
 def weights(model: models.Model) -> float:
@@ -60,13 +107,13 @@ def token_bytes(setup: phases.Setup) -> int:
     return 2 * a.layers * a.kv_heads * a.head_size * jnp.dtype(a.dtype).itemsize
 
 
-def compile_step(step: steps.Step) -> tuple[runner.Runner, float]:
+def compile_step(step: steps.Step) -> tuple[Runner, float]:
     """Compile a step and run it once; return it with the seconds of that."""
-    run = runner.Runner(step, jax.random.key(0, impl="threefry2x32"))
-    return run, runner.first(run.whole)
+    run = Runner(step, jax.random.key(0, impl="threefry2x32"))
+    return run, first_call(run.whole)
 
 
-def whole(compiled: runner.Runner, first: float, repeats: int) -> dict[str, Any]:
+def whole(compiled: Runner, first: float, repeats: int) -> dict[str, Any]:
     """Time the whole step, before anything else has used memory; return a JSON-able record.
 
     Args:
@@ -87,7 +134,7 @@ def whole(compiled: runner.Runner, first: float, repeats: int) -> dict[str, Any]
     }
 
 
-def split(compiled: runner.Runner, repeats: int) -> list[dict[str, Any]]:
+def split(compiled: Runner, repeats: int) -> list[dict[str, Any]]:
     """Time the parts of a step: prefill, decode, score, log-probs, gradient, optimizer.
 
     "log-probs" is a separate pass over finished rows, for comparison; an on-policy step has none. The time of decode is
@@ -100,7 +147,7 @@ def split(compiled: runner.Runner, repeats: int) -> list[dict[str, Any]]:
 
     def timed(name: str, function: Any, *arguments: Any) -> float:
         run = lambda: jax.block_until_ready(function(*arguments))  # noqa: E731
-        compile_s[name] = runner.first(run)
+        compile_s[name] = first_call(run)
         return statistics.median(bench.seconds(run, repeats))
 
     def prefill(params: types.Tree) -> Any:

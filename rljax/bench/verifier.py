@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from rljax import bench
-from rljax.bench import runner, shapes, sleepers
+from rljax.bench import parts, shapes, sleepers
 from rljax.config import files, schema
 from rljax.environments.config import VerifierConfig
 from rljax.environments.verifiers import judging
@@ -71,7 +71,7 @@ def verifier(
 
         def stepper(verifiers: judging.Verifiers, chunks: int) -> Callable[[], None]:
             produce = verified.Verified(program, step, verifiers, journals.Journal(), chunks)
-            return runner.Runner(step, program.key, produce).whole
+            return parts.Runner(step, program.key, produce).whole
 
         with judging.Verifiers(sleepers.awake, VerifierConfig(workers=2)) as fast:
             awake = {chunks: stepper(fast, chunks) for _, chunks in cases}

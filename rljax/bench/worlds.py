@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import bench, types
-from rljax.bench import runner
+from rljax.bench import parts
 from rljax.config import files, schema
 from rljax.environments import Split
 from rljax.environments.worlds import host, rules, text
@@ -110,8 +110,8 @@ def worlds(config: schema.ConfigDict, shape: str, new_tokens: int, rounds: int, 
     with producers.workers(outside.setups[0]) as opened:
         produce = producers.make(outside, outside.steps[0], opened)
         runs = {
-            "inside": runner.Runner(inside.steps[0], inside.key),
-            "outside": runner.Runner(outside.steps[0], outside.key, produce),
+            "inside": parts.Runner(inside.steps[0], inside.key),
+            "outside": parts.Runner(outside.steps[0], outside.key, produce),
         }
         for run in runs.values():
             run.rollout()  # compiles
