@@ -174,15 +174,15 @@ def _check_plugin(version: str) -> None:
     """Raise RuntimeError unless the GPU compiler of this version of jax is installed."""
     for package in ("jax-cuda12-plugin", "jax-cuda12-pjrt"):
         try:
-            found = importlib.metadata.version(package)
+            installed = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             raise RuntimeError(
                 "the GPU compiler is not installed. To fix, in the checkout: pip install -e '.[gpu_aot]' "
                 f"'{package}=={version}' (Linux; no GPU is needed)."
             ) from None
-        if found != version:
+        if installed != version:
             raise RuntimeError(
-                f"{package} {found} is not of jax {version}. To fix: pip install '{package}=={version}'."
+                f"{package} {installed} is not of jax {version}. To fix: pip install '{package}=={version}'."
             )
 
 

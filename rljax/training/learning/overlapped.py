@@ -135,7 +135,8 @@ def finish(
     separable = functools.reduce(jnp.logical_and, arrived.same.values())
     scale = jnp.where(separable, 1.0, jnp.nan)
     totals = {
-        lead: (told, jax.tree.map(lambda x: x * scale, gradient)) for lead, (told, gradient) in arrived.totals.items()
+        lead: (values, jax.tree.map(lambda x: x * scale, gradient))
+        for lead, (values, gradient) in arrived.totals.items()
     }
     state, metrics = updates.update(setup, state, arrived.rows, key, totals)
     return state, metrics | {"separable": separable.astype(jnp.float32)}
@@ -210,7 +211,7 @@ def _changes(before: types.Rollout, now: types.Rollout, earlier: types.Array) ->
 
 def _sum(total: Any, factors: dict[str, types.Array], new: Any) -> Any:
     """Return the totals of all rows up to a micro-batch from those of the earlier ones and of the micro-batch."""
-    (loss, told), gradient = total
+    (loss, metrics), gradient = total
     common = factors["common"]
 
     def scaled(name: str, x: types.Array) -> types.Array:
@@ -218,5 +219,5 @@ def _sum(total: Any, factors: dict[str, types.Array], new: Any) -> Any:
             return x
         return x * (common if name.partition("/")[0] == "loss" else factors["metric"])
 
-    told = [{name: scaled(name, x) for name, x in metrics.items()} for metrics in told]
-    return jax.tree.map(jnp.add, ((loss * common, told), jax.tree.map(lambda x: x * common, gradient)), new)
+    metrics = [{name: scaled(name, x) for name, x in each.items()} for each in metrics]
+    return jax.tree.map(jnp.add, ((loss * common, metrics), jax.tree.map(lambda x: x * common, gradient)), new)
