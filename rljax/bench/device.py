@@ -1,8 +1,8 @@
 """The first measurements on a new accelerator: ``python -m rljax bench device --out DIR``.
 
 Each part is a command of its own in a process of its own, in order of worth, until the minutes are used up. A part that
-has a record in the folder is not repeated, so that the same command goes on where it was stopped. The parent does not
-start JAX, which would take the memory of the device.
+has a record in the folder is not repeated, so that the same command resumes. The parent does not start JAX, which would
+take the memory of the device.
 """
 
 import dataclasses

@@ -97,7 +97,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | N
     number(
         "devices",
         0,
-        "With --check: number of devices to assume; 0: config.cpu_devices, else those of the mesh.",
+        "With --check: number of devices to assume; 0: config.cpu_devices, else the devices of the mesh.",
         lower_bound=0,
     )
     switch("allow_config_change", False, "Continue a work directory with a changed config or code.")

@@ -122,18 +122,19 @@ def _trunk(architecture: Architecture, params: Tree, token: Array, position: Arr
     def mixed(*operands: Any) -> tuple[Array, None]:
         return mix(*operands), None
 
-    names = architectures.axes(a)["layers"]
+    recomputed = a.remat in _SAVED
+    names = architectures.axes(a)["layers"] if recomputed else {}
 
     def used(path: Any, w: Array) -> Array:
         """Return a matrix as it is read: gathered once forward, and once for recomputation and gradients."""
         return w if precision.is_vector(path) else layout.used(w.astype(a.dtype), names[path[-1].key][1:])
 
     def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, None]:
-        if a.remat in _SAVED:  # else the gathered matrices of all layers would be saved
+        if recomputed:  # else the gathered matrices of all layers would be saved
             weights = jax.tree_util.tree_map_with_path(used, weights)
         return layer.layer(a, number, weights, x, angles, mixed, layout)
 
-    if a.remat in _SAVED:
+    if recomputed:
         apply_layer = jax.checkpoint(apply_layer, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=1)
     x, _ = apply_layers(a, apply_layer, layout(layer.embed(a, params, token), layer.STREAM), params["layers"])
     return layer.final(a, params, x)

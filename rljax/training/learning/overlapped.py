@@ -210,7 +210,7 @@ def _changes(before: types.Rollout, now: types.Rollout, earlier: types.Array) ->
 
 
 def _sum(total: Any, factors: dict[str, types.Array], new: Any) -> Any:
-    """Return the totals of all rows up to a micro-batch from those of the earlier ones and of the micro-batch."""
+    """Return the totals of all rows up to a micro-batch: earlier totals, rescaled, plus the new ones."""
     (loss, metrics), gradient = total
     common = factors["common"]
 
