@@ -19,6 +19,7 @@ from rljax.language import messages
 from rljax.run import programs, sharding
 from rljax.run.records import checkpoints, forks, identity
 from rljax.training import traces
+from rljax.training.learning import splits
 
 
 def lines(
@@ -111,7 +112,7 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
         f"  a step        {setup.prompts} prompts x {settings.batch.samples} {_unit(setup)} = {setup.rows} rows "
         f"of up to {setup.task.prompt_length} + {setup.task.completion_length} tokens",
         *_world(setup),
-        *(f"  {line}" for line in programs.work(setup)),
+        *(f"  {line}" for line in splits.over_devices(setup)),
         f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
         f"  state         {messages.size(sum(sizes.values()))} on each device ({memory}), without activations",
         *algorithms.describe(setup.algorithm).splitlines()[1:],

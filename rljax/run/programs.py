@@ -16,16 +16,13 @@ from rljax import environments, models, sampling, types
 from rljax.config import modules, resolve, schema
 from rljax.data import storage, stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
-from rljax.environments import traits
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, memory
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, phases, readings, sharding, steps
-from rljax.training.learning import optimizers
+from rljax.training.learning import optimizers, splits
 from rljax.transforms.source import files
-
-_SAVED = 2 << 30  # bytes of activations that the backward pass may keep without being asked
 
 Phase = resolve.Phase
 Setup = phases.Setup
@@ -60,10 +57,10 @@ class Program:
         """The settings of the run, without the changes of its phases."""
         return self.resolved.settings
 
-    @property
+    @functools.cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases, in order."""
-        return self.resolved.phases
+        """The phases, in order, each with its number of micro-batches."""
+        return tuple(splits.divided(p, t, self.mesh) for p, t in zip(self.resolved.phases, self.tasks, strict=True))
 
     @property
     def key(self) -> types.Key:
@@ -119,21 +116,10 @@ class Program:
         architecture = phase.settings.model.network(self.tokenizer.vocabulary, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
-        architecture = dataclasses.replace(
-            architecture, bins=modules.bins(self.phases, source), remat=self._remat(architecture, phase)
-        )
-        return models.build(architecture, sharding.Layout(self.mesh))
-
-    def _remat(self, architecture: models.Architecture, phase: Phase) -> Any:
-        """Return what the backward pass recomputes: "auto" is "none" if that fits into ``_SAVED`` a device."""
-        if architecture.remat != "auto":
-            return architecture.remat
-        batch, learner = phase.settings.batch, phase.settings.learner
         task = next(task for p, task in zip(self.phases, self.tasks, strict=True) if p is phase)
-        length = task.prompt_length + task.completion_length
-        tokens = batch.prompts * batch.samples * traits.traits(task).rows_of_episode * length
-        tokens //= learner.minibatches * learner.microbatches * self.mesh.size
-        return "none" if architecture.saved(tokens, length) <= _SAVED else "full"
+        remat = splits.remat(architecture, phase, task, self.mesh)
+        architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source), remat=remat)
+        return models.build(architecture, sharding.Layout(self.mesh))
 
     @functools.cached_property
     def setups(self) -> tuple[Setup, ...]:
@@ -259,7 +245,7 @@ def build(
     _check_weights(program)
     for setup in program.setups:
         checks.check(setup, trains)
-        lines = work(setup) if trains else []
+        lines = splits.over_devices(setup) if trains else []
         if len(lines) > 1:
             warnings.warn(f"phase {setup.phase.name!r}: {'; '.join(lines)}.", SharedWorkWarning, stacklevel=2)
     return program
@@ -350,30 +336,6 @@ def _stored(
         return reader.blank(source.file)
     except (ValueError, OSError) as error:
         raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
-
-
-def work(setup: phases.Setup) -> list[str]:
-    """Return a line on how micro-batches divide over devices, and a second one with a remedy if they do not.
-
-    Raises:
-      ValueError: the attention needs them to divide.
-    """
-    learner, model = setup.learner, setup.networks["policy"].architecture
-    parts = max(o.minibatches or learner.minibatches for o in setup.algorithm.objectives) * learner.microbatches
-    shared = bool(setup.shared(setup.rows // parts))
-    count, unit = (setup.prompts if shared else setup.rows) // parts, "prompts" if shared else "rows"
-    used, available = sharding.spread(setup.mesh, count)
-    lines = [f"an update: micro-batches of {count} {unit}, over {used} of the {available} devices that split rows"]
-    if used < available:
-        remedy = f"use fewer micro-batches (learner.microbatches={learner.microbatches}), more {unit}"
-        remedy += ", or learner.share_prompt=False" if shared else ""
-        if shared and model.attention == "cudnn":  # it needs keys and queries that are sharded alike
-            raise ValueError(
-                f"config.model.attention='cudnn' (phase {setup.phase.name!r}): micro-batches of {count} prompts "
-                f"cannot be split over {available} devices; {remedy}, or attention='blocked'."
-            )
-        lines.append(f"groups of {available // used} devices do the same work. To fix: {remedy}")
-    return lines
 
 
 def remarks(step: steps.Step) -> list[str]:

@@ -23,6 +23,7 @@ from rljax.language import messages, parse
 from rljax.models import layouts
 from rljax.run import programs
 from rljax.training import sharding
+from rljax.training.learning import splits
 
 _LARGE = 1 << 20  # bytes: smaller replicated arrays are summarized
 _ACTIVATIONS = ("rows", "positions", "attending", "drawing")
@@ -141,7 +142,7 @@ def page(program: programs.Program) -> str:
         lines.append(
             f"  moved to each of the {program.rollout.size} devices that sample, every step: {messages.size(moved)}"
         )
-    lines += ["", *programs.work(program.steps[-1].setup)]
+    lines += ["", *splits.over_devices(program.steps[-1].setup)]
     copied = [row for row in arrays if row.copied]
     large = [row for row in copied if row.bytes > _LARGE]
     lines += ["", f"copied, and why: {len(copied)} arrays, {len(large)} of them above 1 MiB per device"]

@@ -50,7 +50,9 @@ class LearnerConfig:
 
     epochs: Count = setting(1, "Passes over the rows of a step.")
     minibatches: Count = setting(1, "Gradient steps per pass, each on an equal part of the rows.")
-    microbatches: Count = setting(1, "Parts of a minibatch whose gradients are accumulated, to save memory.")
+    microbatches: Size = setting(
+        0, "Parts of a minibatch whose gradients are accumulated; 0: as many as suit a CPU's cache, elsewhere 1."
+    )
     share_prompt: bool = setting(True, "Whether a prompt is computed once for all its completions.")
     lanes: Size = setting(
         0, "Packed rows of a prompt's completions per micro-batch; 0: no packing, each completion is a row."

@@ -100,9 +100,9 @@ def test_a_field_that_returns_to_its_value_is_no_edit_and_a_config_that_cannot_r
         times = [0.5 * t if "learner.lanes" in e else t for t, e in zip(times, settings, strict=True)]
         return [{"seconds": [t] * 4, "cpu_s": [t] * 4, "compile_s": 0.0, "bytes": 0} for t in times]
 
-    result = tune.search(
-        schema.default(), {"learner.microbatches": [1, 2], "learner.lanes": [0, 1]}, ["update"], measure
-    )
+    config = schema.default()
+    config.learner.microbatches = 1
+    result = tune.search(config, {"learner.microbatches": [1, 2], "learner.lanes": [0, 1]}, ["update"], measure)
     assert result["edits"] == {"learner.lanes": 1}
     with pytest.raises(ValueError, match="the config itself does not run: no memory"):
         tune.search(schema.default(), {"learner.lanes": [0, 1]}, ["update"], lambda *_: ["no memory", "no memory"])
@@ -113,7 +113,7 @@ def test_values_that_cannot_differ_are_left_out_with_the_reason():
     values, skipped = tune.candidates(config, 3, 64, [], "cpu", 1)  # completions of 3 tokens, a vocabulary of 64
     assert values["sampler.cache_block"] == [] and values["learner.vocabulary"] == [] and values["cpu_devices"] == []
     assert values["model.attention"] == ["plain", "blocked"]
-    assert values["learner.microbatches"] == [1, 2, 4, 8]
+    assert values["learner.microbatches"] == [0, 1, 2, 4, 8]
     reasons = {(s["field"], s["value"]): s["reason"] for s in skipped}
     assert (
         "the same as 0" in reasons["sampler.cache_block", 128] and "the same as 0" in reasons["learner.vocabulary", 0]

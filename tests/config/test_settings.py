@@ -111,11 +111,31 @@ def test_a_phase_sets_any_field_that_is_not_fixed():
         phase__main__model__remat="none",
     )
     warm, main = resolve.phases(config)
-    assert (warm.settings.learner.microbatches, main.settings.learner.microbatches) == (2, 1)
+    assert (warm.settings.learner.microbatches, main.settings.learner.microbatches) == (2, 0)
     assert (warm.settings.sampler.temperature, main.settings.sampler.temperature) == (1.0, 0.7)
     assert main.algorithm.objectives[0].loss[-1].spec.startswith("entropy(coefficient=0.01")
     assert warm.settings.task == config.task and main.settings.task == OTHER
     assert main.settings.model.architecture.remat == "none" and warm.settings.model.architecture.remat == "auto"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "samples", "minibatches", "devices", "expected"),
+    [
+        (8, 8, 1, 1, 1),  # 8 prompts of 4 + 8 * 3 tokens, 224 in all
+        (512, 8, 1, 1, 8),  # 14,336 tokens: 13 parts would do, 8 divide the prompts; 16 leave 896 tokens
+        (512, 8, 2, 1, 4),  # in each minibatch
+        (512, 8, 1, 2, 4),  # on each device
+        (510, 8, 1, 2, 5),  # 6 parts of 85 prompts do not divide over the devices
+        (511, 8, 1, 1, 7),
+    ],
+)
+def test_open_micro_batches_have_enough_tokens_on_each_device(prompts, samples, minibatches, devices, expected):
+    fields = {"batch__prompts": prompts, "batch__samples": samples, "learner__minibatches": minibatches}
+    program = programs.build(tiny.config(**fields), devices=jax.devices()[:devices])
+    assert (program.tasks[0].prompt_length, program.tasks[0].completion_length) == (4, 3)
+    assert program.setups[0].learner.microbatches == expected
+    kept = programs.build(tiny.config(learner__microbatches=1, **fields), devices=jax.devices()[:devices])
+    assert kept.setups[0].learner.microbatches == 1
 
 
 def test_activations_are_recomputed_where_a_device_would_keep_too_many():
@@ -125,7 +145,7 @@ def test_activations_are_recomputed_where_a_device_would_keep_too_many():
         )
         return [program.model("policy", phase).architecture.remat for phase in program.phases]
 
-    assert remat() == ["none", "full"]
+    assert remat(phase__main__learner__microbatches=1) == ["none", "full"]
     assert remat(phase__main__learner__microbatches=2**16) == ["none", "none"]
     assert remat(model__remat="dots") == ["dots", "dots"]
 

@@ -14,6 +14,7 @@ from rljax.models.scores import scoring
 from rljax.run import programs
 from rljax.run import sharding as page
 from rljax.training import sharding
+from rljax.training.learning import splits
 from tests.support import tiny
 
 ARCHITECTURE = models.Architecture(
@@ -231,4 +232,6 @@ def test_devices_that_repeat_work_are_told_of():
     with pytest.raises(ValueError, match=r"attention='cudnn' .phase 'main'.: micro-batches of 4 prompts .* 8 devices"):
         programs.build(tiny.config(phases=("main",), learner__microbatches=2, model__attention="cudnn", **fields))
     setup = tiny.program(learner__share_prompt=False, learner__microbatches=2, **fields).steps[-1].setup
-    assert programs.work(setup) == ["an update: micro-batches of 16 rows, over 8 of the 8 devices that split rows"]
+    assert splits.over_devices(setup) == [
+        "an update: micro-batches of 16 rows, over 8 of the 8 devices that split rows"
+    ]
