@@ -39,7 +39,7 @@ BOTH: tuple[Part, ...] = ("rollout", "update")
 # field -> the parts of a step that it changes, and the values that ``tune`` tries; "cores": the number of cores.
 # All values of a field compute the same result up to rounding, except values of ``REDRAWS``.
 FIELDS: dict[str, tuple[tuple[Part, ...], tuple[Any, ...]]] = {
-    "cpu_devices": (BOTH, (0, "cores")),
+    "cpu_devices": (BOTH, (1, "cores")),
     "sampler.draw": (("rollout",), ("gumbel", "inverse")),
     "sampler.cache_block": (("rollout",), (0, 32, 64, 128)),
     "sampler.compact": (("rollout",), (0, 3, 5)),

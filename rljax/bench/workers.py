@@ -124,7 +124,8 @@ class Local:
         """Make the train state and the rows of a work's config."""
         self._work, self._devices = work, devices
         resolved = resolve.run(files.last_phase(work.config))
-        backends.start(resolved.settings.cpu_devices)  # before the tokenizer's corpus, which may be computed with JAX
+        # before the tokenizer's corpus, which may be computed with JAX
+        backends.start(resolved.settings.cpu_devices, resolve.parallel(resolved.config))
         self._tokenizer = None if work.shape else programs.make_tokenizer(resolved)
         self._calls: list[Callable[[], Any]] = []
         first = self._step({})

@@ -26,7 +26,7 @@ from rljax.algorithms.config import SeamConfig
 from rljax.config import compatible, effects, files, modules, schema
 from rljax.data import stored_groups
 from rljax.environments.worlds.host import limited
-from rljax.host import profiles, sinks
+from rljax.host import backends, profiles, sinks
 from rljax.language import messages, parse, reached, settings
 from rljax.models.checkpoints import families, weights
 from rljax.training.config import PhaseConfig
@@ -36,6 +36,7 @@ from rljax.transforms.source import files as stored_files
 
 SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
 _GROUPS = ("phase", "module")  # groups by name, beside the settings of the run
+_WIDE = 256  # width of a policy whose products are worth a device for each core
 _OF_POLICY = ("vocabulary", "output", "bins")  # of a module, the tokenizer and the pieces decide these
 
 
@@ -128,6 +129,23 @@ def check(config: schema.ConfigDict) -> schema.Config:
         raise ValueError(f"config.sampler.stop={built.sampler.stop!r}: no text may be empty.")
     sinks.build(built.log.sinks, "config.log.sinks")
     return built
+
+
+def parallel(config: schema.ConfigDict) -> int:
+    """Return how many CPU devices suit a run, where ``config.cpu_devices`` leaves it open.
+
+    One for each core, if the policy has at least ``_WIDE`` columns, its mesh takes all devices that there are, and the
+    prompts of each micro-batch divide; else 1.
+
+    Args:
+      config: a config that ``check`` accepts.
+    """
+    run, count = check(config), backends.cores()
+    if run.model.architecture.width < _WIDE or run.mesh.rollout or -1 not in run.mesh.axes.values():
+        return 1
+    chosen = [_settings(config, name)[2] for name in run.phases]
+    pieces = [c.learner.minibatches * max(1, c.learner.microbatches) for c in chosen]
+    return 1 if any(c.batch.prompts % (count * n) for c, n in zip(chosen, pieces, strict=True)) else count
 
 
 def digest(phase: Phase) -> str:

@@ -10,7 +10,7 @@ from jax._src import xla_bridge  # public modules cannot leave out one platform 
 _TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")  # a TPU's device files, up to v4 and from v5 on
 
 
-def start(count: int = 0, runs: int = 1) -> None:
+def start(count: int = 0, parallel: int = 1) -> None:
     """Choose the platforms and the number of CPU devices that JAX creates.
 
     If libtpu is installed and this machine has no TPU, as is usual where libtpu only compiles (``rljax.aot``), its
@@ -18,8 +18,8 @@ def start(count: int = 0, runs: int = 1) -> None:
 
     Args:
       count: number of CPU devices; 0 keeps the default.
-      runs: runs beside each other. With several and no ``count``, there is a CPU device for each, at most one for each
-        core, unless JAX has already started or somebody has chosen a number.
+      parallel: runs, or parts of rows, that can be computed at the same time. With several and no ``count``, there is a
+        CPU device for each, at most one for each core, unless JAX has already started or somebody has chosen a number.
 
     Raises:
       ValueError: JAX is already initialized with another number.
@@ -39,9 +39,9 @@ def start(count: int = 0, runs: int = 1) -> None:
                     "it before the first use of JAX."
                 ) from None
     chosen = jax.config.values["jax_num_cpu_devices"] > 0 or "device_count" in os.environ.get("XLA_FLAGS", "")
-    if runs > 1 and not chosen:
+    if parallel > 1 and not chosen:
         with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", min(runs, cores()))
+            jax.config.update("jax_num_cpu_devices", min(parallel, cores()))
 
 
 def cores() -> int:

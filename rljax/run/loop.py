@@ -150,7 +150,9 @@ def train(
     """
     if not isinstance(config, resolve.Resolved):
         config = forks.complete(config)
-        backends.start(resolve.check(config).cpu_devices)  # before modules of the user, which may start JAX
+        backends.start(
+            resolve.check(config).cpu_devices, resolve.parallel(config)
+        )  # before modules of the user, which may start JAX
         config = resolve.run(config)
     with Series(devices, Options(allow_config_change, allow_log_gap, progress)) as series:
         return series.train(config, workdir, fresh)

@@ -236,7 +236,7 @@ def build(
         the devices, or weights whose shapes differ from their config.json.
     """
     resolved = config if isinstance(config, resolve.Resolved) else resolve.run(config, trains)
-    backends.start(resolved.settings.cpu_devices)
+    backends.start(resolved.settings.cpu_devices, resolve.parallel(resolved.config))
     mesh, rollout = _meshes(resolved, devices, trains)
     tokenizer = tokenizer or make_tokenizer(resolved)
     tasks = _bound(resolved, tokenizer, task)

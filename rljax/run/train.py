@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> None:
         _check(config, several, workdir)
         return
     try:
-        backends.start(resolved.settings.cpu_devices, len(several))
+        backends.start(resolved.settings.cpu_devices, len(several) or resolve.parallel(resolved.config))
         processes.initialize(
             flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id, flags.FLAGS.heartbeat_seconds
         )

@@ -19,7 +19,7 @@ class SamplerConfig:
     )
     min_p: Share = setting(0.0, "Least probability kept, relative to the most probable token; 0 keeps all.")
     draw: Literal["gumbel", "inverse"] = setting(
-        "gumbel", "'gumbel': one random number for each token of the vocabulary; 'inverse': one for each draw."
+        "inverse", "'gumbel': one random number for each token of the vocabulary; 'inverse': one for each draw."
     )
     rescore: Literal["unfiltered", "kept"] = setting(
         "unfiltered", "Support over which the trainer normalizes: the whole vocabulary, or what the sampler kept."

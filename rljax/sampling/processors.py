@@ -20,6 +20,29 @@ Array = jax.Array
 Processor = Callable[[Array], Array]
 
 
+def inverse(key: Array, logits: Array) -> Array:
+    """Draw a token from ``logits`` [V] by inverting their distribution function at one uniform number.
+
+    A Gumbel draw (``jax.random.categorical``) needs a random number per token of the vocabulary; this needs one.
+    The distribution function is summed over about sqrt(V) chunks, then within the chunk that contains the number. Its
+    resolution is 2^-24: a rarer token has probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
+    """
+    size = math.isqrt(logits.shape[0] - 1) + 1
+    weight = jnp.exp(logits - jnp.max(logits))
+    weight = jnp.pad(weight, (0, -logits.shape[0] % size)).reshape(-1, size)
+
+    def find(weight: Array, target: Array) -> tuple[Array, Array]:
+        """Return the first place whose cumulative sum exceeds ``target``, and the remainder of ``target`` there."""
+        total = jnp.cumsum(weight)
+        last = jnp.max(jnp.where(weight > 0, jnp.arange(weight.shape[0]), 0))
+        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not go past the last nonzero weight
+        return place, target - (total[place] - weight[place])
+
+    chunks = jnp.sum(weight, axis=1)
+    chunk, rest = find(chunks, jax.random.uniform(key) * jnp.sum(chunks))
+    return chunk * size + find(weight[chunk], rest)[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Processors:
     """How logits become the distribution sampled, ``filter(logits / temperature)``, and how a token is drawn.
@@ -30,7 +53,7 @@ class Processors:
 
     temperature: float = 1.0
     filter: Processor | None = None
-    draw: Callable[[Array, Array], Array] = jax.random.categorical
+    draw: Callable[[Array, Array], Array] = inverse
 
 
 def keeps(config: SamplerConfig, processors: Processors) -> bool:
@@ -79,29 +102,6 @@ def min_p(p: float) -> Processor:
         return jnp.where(logits >= floor, logits, -jnp.inf)
 
     return apply
-
-
-def inverse(key: Array, logits: Array) -> Array:
-    """Draw a token from ``logits`` [V] by inverting their distribution function at one uniform number.
-
-    A Gumbel draw (``jax.random.categorical``) needs a random number per token of the vocabulary; this needs one.
-    The distribution function is summed over about sqrt(V) chunks, then within the chunk that contains the number. Its
-    resolution is 2^-24: a rarer token has probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
-    """
-    size = math.isqrt(logits.shape[0] - 1) + 1
-    weight = jnp.exp(logits - jnp.max(logits))
-    weight = jnp.pad(weight, (0, -logits.shape[0] % size)).reshape(-1, size)
-
-    def find(weight: Array, target: Array) -> tuple[Array, Array]:
-        """Return the first place whose cumulative sum exceeds ``target``, and the remainder of ``target`` there."""
-        total = jnp.cumsum(weight)
-        last = jnp.max(jnp.where(weight > 0, jnp.arange(weight.shape[0]), 0))
-        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not go past the last nonzero weight
-        return place, target - (total[place] - weight[place])
-
-    chunks = jnp.sum(weight, axis=1)
-    chunk, rest = find(chunks, jax.random.uniform(key) * jnp.sum(chunks))
-    return chunk * size + find(weight[chunk], rest)[0]
 
 
 # The filters in the order in which they apply, each by its field of ``SamplerConfig``, whose default keeps every token

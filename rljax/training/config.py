@@ -179,7 +179,7 @@ class Config:
     name: str = setting("run", "Name of the run; part of its default work directory.", fixed=True)
     seed: Annotated[int, Range(0, 2**32 - 1)] = setting(0, "Seed of all random draws.", fixed=True)
     cpu_devices: Annotated[int, Range(0, 256)] = setting(
-        0, "Number of devices that JAX creates on a CPU; 0: one.", fixed=True
+        0, "Devices that JAX creates on a CPU; 0: a wide policy has one for each core, others one.", fixed=True
     )
     task: str = setting("arithmetic()", "Task: a call of the table, or of a dotted path to a marked function.")
     algorithm: str = setting("grpo()", "Algorithm: a call of the table, or of a dotted path to a recipe.")

@@ -14,6 +14,7 @@ import pytest
 
 import rljax
 from rljax.config import files, resolve, schema
+from rljax.host import backends
 from rljax.language import parse, settings
 from rljax.models.config import ModelConfig, ModuleConfig
 from rljax.run import loop, programs
@@ -136,6 +137,22 @@ def test_open_micro_batches_have_enough_tokens_on_each_device(prompts, samples, 
     assert program.setups[0].learner.microbatches == expected
     kept = programs.build(tiny.config(learner__microbatches=1, **fields), devices=jax.devices()[:devices])
     assert kept.setups[0].learner.microbatches == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "every"),
+    [
+        ({"model__width": 256}, True),
+        ({"model__width": 128}, False),
+        ({"model__width": 256, "batch__prompts": 31}, backends.cores() == 1),
+        ({"model__width": 256, "phase__main__batch__prompts": 31}, backends.cores() == 1),
+        ({"model__width": 256, "mesh__data": 1, "mesh__fsdp": 1}, False),  # no axis takes the remaining devices
+        ({"model__width": 256, "mesh__rollout": 1}, False),
+    ],
+)
+def test_a_wide_policy_has_a_device_for_each_core(fields, every):
+    count = resolve.parallel(tiny.phases(**{"batch__prompts": 8 * backends.cores(), **fields}))
+    assert count == (backends.cores() if every else 1)
 
 
 def test_activations_are_recomputed_where_a_device_would_keep_too_many():

@@ -139,7 +139,7 @@ def policy():
     logits = rng.normal(size=(STATES, len(pieces))) - 4
     likely = [i for s in ("\n\n", "</answer>", "at the that") for i in vocabulary().encode(s)]
     likely += [i for i, piece in enumerate(pieces) if piece is not None and len(piece) == 1 and piece in b"\n</athe"]
-    logits[:, likely] += 3
+    logits[:, likely] += 1
     return jnp.asarray(logits, jnp.float32)
 
 

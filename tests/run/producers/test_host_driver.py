@@ -36,7 +36,7 @@ TURNS, PROMPTS, SAMPLES = 4, 4, 2
 ROWS = PROMPTS * SAMPLES
 INDEX = np.arange(PROMPTS, dtype=np.int32)
 DRAWN = rows_lib.Drawn(INDEX + 100, INDEX, np.zeros_like(INDEX))
-SIZES = {"batch__prompts": PROMPTS, "batch__samples": SAMPLES}
+SIZES = {"batch__prompts": PROMPTS, "batch__samples": SAMPLES, "seed": 1}
 WORLD = (
     "world('tests.support.talking:Guess', {{'secrets': {}, 'turns': {}}}, max_turns={}, turn_length=4, reply_length=1, "
 )
