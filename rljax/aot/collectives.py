@@ -201,19 +201,19 @@ def _operands(run: hlo.Run) -> tuple[hlo.Shape, ...]:
     return tuple(hlo.shapes(run.instruction.arguments))
 
 
-def find(module: hlo.Module, layout: Layout, unknown_trips: float = 1) -> list[Collective]:
+def find(module: hlo.Module, layout: Layout, assumed: hlo.Assumed = hlo.BOUND) -> list[Collective]:
     """Return the collectives of a program that send bytes, in descending order of bytes.
 
     Args:
       module: the parsed program.
       layout: the mesh positions of its devices.
-      unknown_trips: the trip count of loops without a known bound, as in ``hlo.runs``.
+      assumed: as in ``hlo.runs``.
 
     Returns:
       One record for each collective instruction.
     """
     records = []
-    for run in hlo.runs(module, unknown_trips):
+    for run in hlo.runs(module, assumed):
         instruction, kind = run.instruction, _kind(run)
         origin = instruction.op, module.source(instruction)
         if kind is not None:

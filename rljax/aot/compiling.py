@@ -11,7 +11,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
-from rljax.aot import flops, topology
+from rljax.aot import flops, hlo, topology
 from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.host import memory
@@ -87,16 +87,21 @@ def make(
     return programs.build(config, tokenizer, devices=target.devices, task=shapes.Filler(*tokens))
 
 
-def blocks(step: steps.Step) -> float:
-    """Return how many cache blocks decoding reads per token, averaged over a completion of full length."""
+def blocks(step: steps.Step) -> hlo.Assumed:
+    """Return how many cache blocks decoding reads per token, and how often it reads one beside the first.
+
+    Both are averages over a completion of full length. Stacked layers read blocks in a loop; otherwise each block
+    but the first is read under a condition.
+    """
     columns = max(1, step.setup.task.completion_length - 1)
     block = step.setup.settings.sampler.cache_block or columns
-    return sum(column // block + 1 for column in range(columns)) / columns
+    used, most = sum(column // block + 1 for column in range(columns)) / columns, -(-columns // block)
+    return hlo.Assumed(used, (used - 1) / (most - 1) if most > 1 else 1.0)
 
 
 def assumed(step: steps.Step) -> flops.Assumed:
     """Return the assumptions about a step's work where shapes do not determine it."""
-    return flops.Assumed(blocks(step), step.setup.networks["policy"].architecture.experts)
+    return flops.Assumed(blocks(step).trips, step.setup.networks["policy"].architecture.experts)
 
 
 def names(step: steps.Step) -> list[str]:

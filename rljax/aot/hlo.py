@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 # Memory spaces of a TPU layout: 0 (not written) is HBM, 1 vector memory, 5 host memory; others hold scalars and flags.
 HBM = 0
@@ -203,32 +204,45 @@ class Run:
     fused: bool  # inside a fusion, where operands and results are not in memory
 
 
-def runs(module: Module, unknown_trips: float = 1) -> Iterator[Run]:
-    """Yield every instruction of the program with an upper bound on how often it runs.
+class Assumed(NamedTuple):
+    """Assumptions where the text does not determine how often an instruction runs.
 
-    Of a conditional, the branch that writes the most bytes is assumed to run. A loop whose text gives no bound is
-    assumed to have a trip count of ``unknown_trips``.
+    Attributes:
+      trips: trip count of a loop without a bound.
+      branch: how often, in an iteration of a loop, a conditional runs the branch that writes the most bytes; the other
+        branches are not counted. Outside loops it always runs.
     """
-    yield from _runs(module, module.computations[module.entry], 1, False, unknown_trips)
+
+    trips: float = 1
+    branch: float = 1
 
 
-def _runs(module: Module, computation: Computation, times: float, fused: bool, unknown: float) -> Iterator[Run]:
+BOUND = Assumed()
+
+
+def runs(module: Module, assumed: Assumed = BOUND) -> Iterator[Run]:
+    """Yield every instruction of the program with how often it runs, an upper bound by default."""
+    yield from _runs(module, module.computations[module.entry], 1, False, assumed)
+
+
+def _runs(module: Module, computation: Computation, times: float, fused: bool, assumed: Assumed) -> Iterator[Run]:
     for instruction in computation.instructions.values():
         yield Run(instruction, computation, times, fused)
-        for inner, count, inside in _inner(module, computation, instruction, unknown):
-            yield from _runs(module, inner, times * count, fused or inside, unknown)
+        for inner, count, inside in _inner(module, computation, instruction, assumed, times > 1):
+            yield from _runs(module, inner, times * count, fused or inside, assumed)
 
 
 def _inner(
-    module: Module, outer: Computation, instruction: Instruction, unknown: float
+    module: Module, outer: Computation, instruction: Instruction, assumed: Assumed, looped: bool
 ) -> list[tuple[Computation, float, bool]]:
     called = {role: module.computations[n] for role, n in instruction.called.items()}
     if instruction.opcode == "while":
         bound = trip_count(module, outer, instruction)
-        count = unknown if bound is None else bound
+        count = assumed.trips if bound is None else bound
         return [(called["condition"], count + 1, False), (called["body"], count, False)]
     if instruction.opcode == "conditional":
-        return [(max(called.values(), key=lambda c: _written(module, c)), 1, False)]
+        most = max(called.values(), key=lambda c: _written(module, c))
+        return [(most, assumed.branch if looped else 1, False)]
     return [(c, 1, instruction.opcode == "fusion") for c in called.values()]
 
 
@@ -250,7 +264,7 @@ def _applied(instruction: Instruction) -> list[str]:
 
 
 def _written(module: Module, computation: Computation) -> float:
-    return sum(r.times * s.bytes for r in _runs(module, computation, 1, False, 1) for s in r.instruction.shapes)
+    return sum(r.times * s.bytes for r in _runs(module, computation, 1, False, BOUND) for s in r.instruction.shapes)
 
 
 # --- trip counts --------------------------------------------------------------------------------

@@ -34,10 +34,10 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
     devices = step.setup.mesh.size
     # space 1 is a TPU's vector memory; on GPUs it is memory that collectives may read
     module = hlo.parse(compiled.text.replace("S(1)", "") if target.kind.gpu else compiled.text)
-    unknown_trips = compiling.blocks(step)
-    sends = collectives.find(module, layout(step), unknown_trips)
+    assumed = compiling.blocks(step)
+    sends = collectives.find(module, layout(step), assumed)
     sent = {network: collectives.sent(sends, network) for network in ("ici", "dcn")}
-    moved = traffic.moved(module, unknown_trips)
+    moved = traffic.moved(module, assumed)
     times = roofline.times(target.kind, compiled.flops / devices, moved, sent["ici"], sent["dcn"])
     loops = [r for r in hlo.runs(module) if r.instruction.opcode == "while"]
     unknown = sum(hlo.trip_count(module, r.computation, r.instruction) is None for r in loops)
@@ -185,7 +185,8 @@ ASSUMPTIONS = """\
 Operations are counted from shapes: 2 for each multiply-add of a matrix product, loop bodies times their trip counts,
 decoding up to its last token with the cache blocks in use at that token, the most expensive branch of a conditional,
 tokens divided evenly among experts, all work divided evenly among chips. Bytes moved are the operands and results of
-every instruction outside fusions, with loops likewise and vector memory free. Bytes sent are counted for the algorithm
+every instruction outside fusions, with loops likewise, a conditional in a loop as often as a cache block is in use, and
+vector memory free. Bytes sent are counted for the algorithm
 that sends least: all-gather b (n - 1), reduce-scatter b (n - 1) / n, all-reduce twice that, all-to-all b (n - 1) / n,
 permute b, for n chips and operands of b bytes. Rates are the peaks of a chip with all its links in use; a collective
 along one dimension of the torus uses only some of them. Times are therefore lower bounds."""

@@ -15,9 +15,9 @@ _SLICES = ("dynamic-slice", "slice", "gather", "slice-start")
 _ALIASES = ("bitcast", "get-tuple-element", "reshape")
 
 
-def moved(module: hlo.Module, unknown_trips: float = 1) -> float:
-    """Return the bytes read and written by one chip; ``unknown_trips`` as in ``hlo.runs``."""
-    return sum(run.times * _bytes(module, run) for run in hlo.runs(module, unknown_trips) if not run.fused)
+def moved(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
+    """Return the bytes read and written by one chip."""
+    return sum(run.times * _bytes(module, run) for run in hlo.runs(module, assumed) if not run.fused)
 
 
 def largest(module: hlo.Module, count: int = 8) -> list[tuple[hlo.Shape, str, str]]:

@@ -9,8 +9,9 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from rljax import models
-from rljax.aot import collectives, flops, hlo, traffic
+from rljax.aot import collectives, compiling, flops, hlo, traffic
 from tests.aot.aot_cases import LOOP, edited
+from tests.support import tiny
 
 f32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
 
@@ -195,3 +196,28 @@ def test_operations_of_a_model_are_two_for_each_parameter_and_token_and_attentio
     parameters = 2 * (query + 2 * kv + out + gated) + 16 * 64
     attention = 2 * 2 * 2 * 4 * 8 * width * width  # layers, scores and values, 2 H K each, all pairs
     assert count == rows * (2 * parameters * width + attention)
+
+
+def test_a_branch_in_a_loop_counts_as_often_as_it_is_assumed_to_run():
+    big = jnp.ones((4096, 8))
+
+    def half(x, big):
+        return jax.lax.fori_loop(0, 8, lambda i, s: jax.lax.cond(i >= 4, lambda: s + big.sum(0), lambda: s), x)
+
+    module = hlo.parse(jax.jit(half).lower(big[0], big).compile().as_text())
+    rare, often = (traffic.moved(module, hlo.Assumed(branch=share)) for share in (0.0, 0.5))
+    assert 4 * big.nbytes <= often - rare < 4.01 * big.nbytes
+    assert traffic.moved(module) - rare == pytest.approx(2 * (often - rare))
+
+
+@pytest.mark.parametrize(("length", "block"), [(41, 4), (40, 4), (40, 0), (40, 64)])
+def test_cache_blocks_in_use_are_those_of_every_column(length, block):
+    fields = {"task": f"arithmetic(completion_length={length})", "sampler__cache_block": block}
+    assumed = compiling.blocks(tiny.program(**fields).steps[0])
+    used = [1 + column // (block or length) for column in range(length - 1)]  # no column for the last token
+    assert assumed.trips == pytest.approx(np.mean(used))
+    beside = [
+        [column >= start for column in range(length - 1)]
+        for start in range(block or length, length - 1, block or length)
+    ]
+    assert assumed.branch == pytest.approx(np.mean(beside) if beside else 1.0)
