@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
     config.model.update({"dtype": "bfloat16", "scan": True})
     config.algorithm = "dr_grpo()"
     config.batch.update({"prompts": 64, "samples": 8})
-    config.sampler.update({"draw": "inverse", "cache_block": 128, "layout": "resident"})
+    config.sampler.update({"cache_block": 128, "layout": "resident"})
     config.learner.update({"microbatches": 16, "vocabulary": 16_384})
     config.mesh.update({"data": 1, "fsdp": -1})
     config.phase.main = rljax.phase(

@@ -52,6 +52,7 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
         "flops": compiled.flops / devices,
         "model_flops": roofline.model_flops(step.setup, compiled.name) / devices,
         "moved": moved,
+        "kernels": traffic.kernels(module, assumed) if target.kind.gpu else 0,
         **{f"sent_{network}": size for network, size in sent.items()},
         "collectives": [
             {"kind": k, "axes": list(axes), "network": network, "runs": runs, "sent": size}
@@ -147,6 +148,8 @@ def table(record: Record) -> str:
         axes = "+".join(c["axes"]) or "within a chip"
         network = f"{called[c['network']]:8s}{c['runs']:>8.0f} times"
         lines.append(f"  {c['kind']:19s}{axes:24s}{network} {size(c['sent']):>12s} sent")
+    if r.get("kernels"):
+        lines.append(f"  kernels started    {r['kernels']:,.0f}")
     if r["unread"]:
         lines.append(f"  NOT COUNTED        {r['unread']} computations, called in a way that the parser does not know")
     if not r["collectives"]:

@@ -20,6 +20,12 @@ def moved(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
     return sum(run.times * _bytes(module, run) for run in hlo.runs(module, assumed) if not run.fused)
 
 
+def kernels(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
+    """Return how many instructions a chip starts, each a kernel on a GPU; the roofline has no time for that."""
+    started = (r for r in hlo.runs(module, assumed) if not r.fused and r.instruction.opcode not in _FREE)
+    return sum(r.times for r in started if not r.instruction.opcode.endswith("-done"))
+
+
 def largest(module: hlo.Module, count: int = 8) -> list[tuple[hlo.Shape, str, str]]:
     """Return the largest arrays in a chip's memory, one of each shape: (shape, op, source line)."""
     arrays: dict[str, tuple[hlo.Shape, str, str]] = {}
