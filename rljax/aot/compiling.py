@@ -16,6 +16,7 @@ from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.host import memory
 from rljax.language import parse
+from rljax.models.network import kernels
 from rljax.run import programs
 from rljax.training import phases, sharding, steps, traces
 
@@ -90,13 +91,15 @@ def make(
 def blocks(step: steps.Step) -> hlo.Assumed:
     """Return how many cache blocks decoding reads per token, and how often it reads one beside the first.
 
-    Both are averages over a completion of full length. Stacked layers read blocks in a loop; otherwise each block
-    but the first is read under a condition.
+    These are averages over a completion of full length. Stacked layers read blocks in a loop; otherwise each block
+    but the first is read under a condition, or a kernel reads the columns in use.
     """
     columns = max(1, step.setup.task.completion_length - 1)
     block = step.setup.settings.sampler.cache_block or columns
     used, most = sum(column // block + 1 for column in range(columns)) / columns, -(-columns // block)
-    return hlo.Assumed(used, (used - 1) / (most - 1) if most > 1 else 1.0)
+    width = -(-columns // kernels.COLUMNS)
+    read = sum(column // kernels.COLUMNS + 1 for column in range(columns)) / columns / width
+    return hlo.Assumed(used, (used - 1) / (most - 1) if most > 1 else 1.0, read)
 
 
 def assumed(step: steps.Step) -> flops.Assumed:

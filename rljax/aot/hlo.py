@@ -211,10 +211,12 @@ class Assumed(NamedTuple):
       trips: trip count of a loop without a bound.
       branch: how often, in an iteration of a loop, a conditional runs the branch that writes the most bytes; the other
         branches are not counted. Outside loops it always runs.
+      cache: share of a cache that the kernel of decoding reads.
     """
 
     trips: float = 1
     branch: float = 1
+    cache: float = 1
 
 
 BOUND = Assumed()

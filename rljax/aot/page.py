@@ -89,9 +89,9 @@ ROWS = (
 )
 
 
-# GPUs: cudnn's attention; a micro-batch has the completions of one prompt for each GPU; few blocks of the cache, since
-# each adds kernels to every decoded token.
-_OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8, "sampler.cache_block": 512}
+# GPUs: cudnn's attention, and a kernel for that of decoding; a micro-batch has the completions of one prompt for each
+# GPU.
+_OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8, "model.decode_attention": "kernel"}
 GPU_ROWS = tuple(
     Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
     for model, target, prompts, settings, label in (
@@ -278,19 +278,11 @@ one. Weights are 15.3 GiB in bfloat16, the cache 9.6, the shards of the float32 
   the compiler gathered for each product. The least that 8 micro-batches send is 2 gathers in bfloat16 and a
   reduce-scatter in float32 each: 427 GiB. The head still gathers its matrix 4 times for each.
 - The fused step holds the state of the optimizer during the rollout: its peak is that of the rollout with this state.
-- `sampler.cache_block=512` in place of 128: each block of the cache is written and read by kernels of its own. Of
-  qwen2.5-0.5b on h100:1, a decoded token starts 711 kernels in place of 1,419, and 3,019 GiB are moved in place of
-  3,212; of 4 layers of qwen3-8b on h200:8 it is 167 in place of 303, and 4,371 in place of 4,201 GiB. Starting a kernel
-  takes microseconds, which the roofline does not have; the smaller number is likely to be faster.
-
-## Kernels of our own
-
-None is written, as none would save a sixth of a step by this roofline (of 36 layers, from the traffic of 4):
-
-- Attention of decoding moves 7,750 GiB of 26,240 in a rollout of qwen3-8b on h200:8, where the keys and values in use
-  are 5,184. A kernel without any other traffic would take 0.90 of the rollout, and 0.92 of the step.
-- The head of an update moves 437 GiB of 6,451. Without any traffic it would take 0.985 of the update if nothing
-  overlaps, and the same time if everything does: an update is bound by compute.
+- `model.decode_attention="kernel"`: one kernel a layer reads the keys and values in use, in place of seven for each
+  block of the cache. Rows below that have a number of kernels use it; before, qwen2.5-0.5b on h100:1 started 1,419 for
+  each token and moved 3,212 GiB in a rollout. Starting a kernel takes microseconds, which the roofline does not have.
+- The head of an update has no kernel: it moves 437 GiB of 6,451, so that a kernel without any traffic would take 0.985
+  of the update if nothing overlaps, and the same time if everything does.
 
 {rows}"""
 

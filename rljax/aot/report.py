@@ -52,7 +52,7 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
         "flops": compiled.flops / devices,
         "model_flops": roofline.model_flops(step.setup, compiled.name) / devices,
         "moved": moved,
-        "kernels": traffic.kernels(module, assumed) if target.kind.gpu else 0,
+        "kernels": traffic.started(module, assumed) if target.kind.gpu else 0,
         **{f"sent_{network}": size for network, size in sent.items()},
         "collectives": [
             {"kind": k, "axes": list(axes), "network": network, "runs": runs, "sent": size}

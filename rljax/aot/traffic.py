@@ -6,6 +6,7 @@ slices written. This is an estimate: layouts add padding, and a chip may skip wo
 """
 
 from rljax.aot import hlo
+from rljax.models.network import kernels
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"),
@@ -17,13 +18,13 @@ _ALIASES = ("bitcast", "get-tuple-element", "reshape")
 
 def moved(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
     """Return the bytes read and written by one chip."""
-    return sum(run.times * _bytes(module, run) for run in hlo.runs(module, assumed) if not run.fused)
+    return sum(run.times * _bytes(module, run, assumed) for run in hlo.runs(module, assumed) if not run.fused)
 
 
-def kernels(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
+def started(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
     """Return how many instructions a chip starts, each a kernel on a GPU; the roofline has no time for that."""
-    started = (r for r in hlo.runs(module, assumed) if not r.fused and r.instruction.opcode not in _FREE)
-    return sum(r.times for r in started if not r.instruction.opcode.endswith("-done"))
+    found = (r for r in hlo.runs(module, assumed) if not r.fused and r.instruction.opcode not in _FREE)
+    return sum(r.times for r in found if not r.instruction.opcode.endswith("-done"))
 
 
 def largest(module: hlo.Module, count: int = 8) -> list[tuple[hlo.Shape, str, str]]:
@@ -44,7 +45,7 @@ def _hbm(shapes: tuple[hlo.Shape, ...]) -> int:
     return sum(s.bytes for s in shapes if s.space == hlo.HBM)
 
 
-def _bytes(module: hlo.Module, run: hlo.Run) -> int:
+def _bytes(module: hlo.Module, run: hlo.Run, assumed: hlo.Assumed = hlo.BOUND) -> float:
     instruction, known = run.instruction, run.computation.instructions
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith("-done") or opcode.endswith("-update"):
@@ -60,7 +61,8 @@ def _bytes(module: hlo.Module, run: hlo.Run) -> int:
         return 2 * _hbm(operands[1])
     if opcode.endswith("-start"):
         return sum(map(_hbm, operands)) * 2
-    return sum(map(_hbm, operands)) + _hbm(instruction.shapes)
+    read = assumed.cache if f"/{kernels.DECODE}" in instruction.op else 1
+    return read * sum(map(_hbm, operands)) + _hbm(instruction.shapes)
 
 
 def _fusion(module: hlo.Module, fusion: hlo.Instruction, operands: list[tuple[hlo.Shape, ...]]) -> int:

@@ -44,6 +44,7 @@ FIELDS: dict[str, tuple[tuple[Part, ...], tuple[Any, ...]]] = {
     "sampler.cache_block": (("rollout",), (0, 32, 64, 128)),
     "sampler.compact": (("rollout",), (0, 3, 5)),
     "sampler.unroll": (("rollout",), (False, True)),
+    "model.decode_attention": (("rollout",), ("plain", "kernel")),
     "learner.microbatches": (("update",), (0, 1, 2, 4, 8)),
     "model.remat": (("update",), ("none", "dots", "full")),
     "model.attention": (BOTH, ("plain", "blocked", "cudnn", "splash")),

@@ -24,7 +24,7 @@ from rljax.host import backends
 RATIO, SHARE = 0.97, 0.75
 ROUNDS = 4  # fewer cannot tell SHARE from chance
 _AGAIN = "learner.microbatches"
-_PLATFORM = {"cudnn": "gpu", "splash": "tpu"}
+_PLATFORM = {"cudnn": "gpu", "kernel": "gpu", "splash": "tpu"}
 
 # Times settings (each the fields that it changes) interleaved. Returns for each of them "seconds" and "cpu_s", one for
 # each round, "compile_s" and "bytes"; or the reason why it cannot run.

@@ -23,6 +23,12 @@ def check(phase: Phase, trains: bool = True) -> None:
       ValueError: two of them are incompatible; the message names the fields, their values and what is allowed.
     """
     _check_timeout(phase)
+    shape, unroll = phase.settings.model.architecture, phase.settings.sampler.unroll
+    if shape.decode_attention == "kernel" and shape.scan and not unroll:
+        raise ValueError(
+            f"config.sampler.unroll=False (phase {phase.name!r}): must be True with model.decode_attention='kernel', "
+            "which reads the cache of one layer."
+        )
     if not trains:
         return
     chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name

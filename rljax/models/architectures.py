@@ -104,6 +104,9 @@ class Architecture:
     normalise_experts: bool = setting(True, "Whether the chosen experts' probabilities sum to 1.", fixed=True)
     dtype: Dtype = setting("float32", "Type of activations and matmul operands; reductions are float32.", fixed=True)
     param_dtype: Dtype = setting("float32", "Type of the parameters.", fixed=True)
+    decode_attention: Literal["plain", "kernel"] = setting(
+        "plain", "Attention of decoding; 'kernel': one kernel a layer, on GPUs, for heads of 16, 32, 64, ..."
+    )
     decode_weights: DecodeWeights = setting("float", "Type of the sampler's matrices; 'int8' rounds them.")
     remat: Remat = setting(
         "none",
@@ -161,6 +164,8 @@ class Architecture:
             )
 
     def _check_attention(self) -> None:
+        if self.decode_attention == "kernel" and (self.head_size < 16 or self.head_size & (self.head_size - 1)):
+            raise ValueError(f"decode_attention='kernel': head_size={self.head_size}, must be 16, 32, 64, ...")
         if self.attention == "cudnn" and self.attention_cap:
             raise ValueError(f"attention='cudnn' does not support attention_cap={self.attention_cap}: choose another")
         if not self.pattern or set(self.pattern) - {"local", "global"}:

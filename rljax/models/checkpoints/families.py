@@ -15,7 +15,8 @@ from rljax.models.checkpoints import keys, rope
 from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
 
 # fields that say how a model is computed and trained: not part of config.json
-_COMPUTED = {"dtype", "param_dtype", "decode_weights", "remat", "scan", "attention", "output", "bins"}
+_COMPUTED = {"dtype", "param_dtype", "remat", "scan", "attention", "output", "bins"}
+_COMPUTED |= {"decode_attention", "decode_weights"}
 _COMPUTED |= {"adapter_rank", "adapter_scale", "adapter_modules"}
 _DEFAULTS: dict[str, Any] = {
     f.name: f.default

@@ -337,11 +337,15 @@ def partial(form: Form, query: Array, key: Array, value: Array, valid: Array) ->
       The partial softmax over these keys, ``[B, G, q, ...]``.
     """
     score = capped(_product("bgqk,bgks->bgqs", query, key) * form.scale, form.cap)
-    score = jnp.where(valid, score, MASKED)
-    largest = _largest(score)
-    weight = jnp.exp(score - largest)
+    weight, largest = weighed(jnp.where(valid, score, MASKED))
     out = _product("bgqs,bgsk->bgqk", weight.astype(value.dtype), value)
     return Partial(largest, jnp.sum(weight, axis=-1, keepdims=True), out)
+
+
+def weighed(score: Array) -> tuple[Array, Array]:
+    """Return exp(score - largest) and the largest score of each query, rounded up as ``Partial`` says."""
+    largest = _largest(score)
+    return jnp.exp(score - largest), largest
 
 
 def empty(query: Array) -> Partial:

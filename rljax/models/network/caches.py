@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from rljax.models import architectures, precision
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.layouts import Layout, Names
-from rljax.models.network import attention, layer, reads, transformer
+from rljax.models.network import attention, kernels, layer, reads, transformer
 from rljax.types import Array, Tree
 
 Pair = reads.Pair
@@ -147,6 +147,8 @@ def unwritten(
 ) -> Cache:
     """Return the cache of rows without a completion; ``Cache`` explains ``prompt``, and ``prefill`` the sizes."""
     a = architecture
+    if a.decode_attention == "kernel":
+        columns = block = -(-columns // kernels.COLUMNS) * kernels.COLUMNS
     block = min(block or columns, columns)
     widths = [min(block, columns - i) for i in range(0, columns, block)]
     if a.scan:  # one array of equal blocks
@@ -212,7 +214,8 @@ def extend(
                 )
                 return reads.mixed(before, query, prompt, functools.partial(read, block=cache.block)), written
             written = reads.write(completion, pair, cache.length)
-            read = functools.partial(reads.listed, form, blocks=written, seen=in_row, last=cache.length)
+            listed = functools.partial(reads.UNROLLED[a.decode_attention], form, blocks=written, layout=layout)
+            read = functools.partial(listed, seen=in_row, last=cache.length)
             return reads.mixed(before, query, prompt, read), written
 
         return layer.layer(a, number, weights, x, angles, mix, layout)

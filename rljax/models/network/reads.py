@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models.network import attention
+from rljax.models.layouts import Layout, Names
+from rljax.models.network import attention, kernels
 from rljax.transforms import ops
 from rljax.types import Array
 
@@ -103,8 +104,11 @@ def write(blocks: Blocks, new: Pair, column: Array) -> Blocks:
     return tuple(written)
 
 
-def listed(form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, last: Array) -> list[attention.Partial]:
-    """Attend from ``query`` [B, G, R, K] to every block in use, ``last`` the newest column."""
+def listed(
+    form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, last: Array, layout: Layout
+) -> list[attention.Partial]:
+    """Attend from ``query`` [B, G, q, K] to every block in use, ``last`` the newest column."""
+    del layout  # the compiler splits rows
     parts, start = [], 0
     for keys, values in blocks:
         width = keys.shape[3]
@@ -117,6 +121,23 @@ def listed(form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, l
             parts.append(attention.partial(form, *operands))
         start += width
     return parts
+
+
+def whole(
+    form: attention.Form, query: Array, *, blocks: Blocks, seen: Array, last: Array, layout: Layout
+) -> list[attention.Partial]:
+    """Attend to the one block of a layer by ``kernels.decode``, each device to its rows and heads; like ``listed``."""
+
+    def run(*arrays: Array) -> Array:
+        calls = {name: functools.partial(kernels.decode, form, interpret=name == "cpu") for name in ("cpu", "cuda")}
+        return jnp.concatenate(jax.lax.platform_dependent(*arrays, last, **calls), axis=-1)
+
+    heads: Names = ("rows", "kv_heads", None, None)
+    out = layout.apart(run, [heads, heads, heads, ("rows", None)], heads)(query, *blocks[0], seen)
+    return [attention.Partial(out[..., :1], out[..., 1:2], out[..., 2:])]
+
+
+UNROLLED = {"plain": listed, "kernel": whole}  # by ``decode_attention``
 
 
 # --- scanned layers: one stacked array, read in a loop over the blocks in use ----------------------------
