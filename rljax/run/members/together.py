@@ -77,7 +77,6 @@ class Programs:
         self, number: int, common: None, state: types.TrainState, key: types.Key, values: Values
     ) -> tuple[types.TrainState, dict[str, types.Array]]:
         """Return the state after one step, and its metrics."""
-        del common
         return steps.advance(self._setup(number, values), state, key)
 
     def complete(

@@ -20,7 +20,6 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
     def edit(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
-        del pool, key
         row, used = edits.places(rollout, edits.unsolved(rollout), -(-count // levels))
         row, used = (jnp.repeat(x, levels)[:count] for x in (row, used))
         shown = jnp.tile(jnp.asarray(hints, jnp.float32), -(-count // levels))[:count]
@@ -31,7 +30,6 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
         return edits.alone(edits.put(first, second, edit, kept), first)
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
         return edits.longest(problems, text) + math.floor(max(hints) * (completion - 1) + 1e-4)
 
     return types.Again(edit=edit, merge=merge, share=levels * share, longer=longer, plain=plain)
