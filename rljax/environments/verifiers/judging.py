@@ -8,7 +8,6 @@ import math
 import pickle
 import threading
 import time
-import types as python_types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -201,12 +200,7 @@ class Verifiers:
         self._pool.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: python_types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the workers at once; results not yet scored raise in ``Pending.result``."""
         self._pool.stop()
         for pending in self._outstanding:

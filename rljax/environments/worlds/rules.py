@@ -109,7 +109,7 @@ def optional(rules: Rules, name: str) -> Any:
 
 
 def judged(
-    rules: Rules,
+    rules: Any,
     state: Any,
     text: types.Array,
     hit: types.Array,
