@@ -7,6 +7,7 @@ two times below if decoding and judging overlapped completely.
 micro-batches as they arrive (``run.overlap``), and "one mesh" is the fused program on all devices.
 """
 
+import contextlib
 import itertools
 import json
 import pathlib
@@ -60,12 +61,7 @@ def verifier(
     config.log.rollout_rows = 0
     rows = config.batch.prompts * config.batch.samples
     timed: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.jsonl"
-        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        config.task = (
-            f"jsonl({str(path)!r}, reward='{sleepers.__name__}:awake', heldout=0.1, completion_length={new_tokens})"
-        )
+    with _task("awake", new_tokens) as config.task:
         program = programs.build(config, devices=devices)
         step = program.steps[-1]
 
@@ -87,6 +83,16 @@ def verifier(
                 timed.append(case | {"step_s": measured, "ratio": measured / max(device, scoring)})
     record = {"rows": rows, "seconds": sleepers.SECONDS, "shape": shape, "new_tokens": new_tokens, "cases": timed}
     return {**record, "calls": timed_calls(rounds=rounds)}
+
+
+@contextlib.contextmanager
+def _task(reward: str, length: int) -> Iterator[str]:
+    """Yield the call of a task over rows of a temporary file, with a reward function of ``sleepers``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "rows.jsonl"
+        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
+        named = f"reward='{sleepers.__name__}:{reward}'"
+        yield f"jsonl({str(path)!r}, {named}, heldout=0.1, completion_length={length})"
 
 
 def timed_calls(count: int = 200, workers: int = 2, concurrency: int = 64, rounds: int = 20) -> dict[str, Any]:
@@ -233,13 +239,9 @@ def ahead(
     cases = {"in turn": {}, "ahead": {"lag": 1}, "in parts": {"parts": max(_PARTS, config.learner.microbatches)}}
     calls: dict[str, Any] = {name: _Steps(filled(**fields), count) for name, fields in cases.items()}
     device = compare(calls | {"one mesh": _fused(filled(rollout=0), count)})
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.jsonl"
-        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        reward = f"reward='{sleepers.__name__}:asleep'"
-        config.task = f"jsonl({str(path)!r}, {reward}, heldout=0.1, completion_length={length})"
-        with judging.Verifiers(sleepers.asleep, VerifierConfig(workers=workers)) as slow:
-            host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
+    limits = VerifierConfig(workers=workers)
+    with _task("asleep", length) as config.task, judging.Verifiers(sleepers.asleep, limits) as slow:
+        host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
     scoring = config.batch.prompts * config.batch.samples * sleepers.SECONDS / workers
     cases = {"device": device, "verifier": host}
     return {"shape": shape, "devices": jax.device_count(), "scoring_s": scoring, "cases": cases}
