@@ -1,6 +1,5 @@
 """Second passes: prompts that are sampled again after the first pass has been scored, edited."""
 
-import math
 from typing import Any
 
 import jax
@@ -41,9 +40,7 @@ def refine(
         some = jax.ops.segment_max(solved.astype(jnp.int32), of, first.group.size)[of] > 0
         return edits.put(first, second, edit, solved | ~some, refined)
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return completion + edits.longest(problems, right, wrong) + math.floor(solution * (completion - 1) + 1e-4)
-
+    longer = edits.room(right, wrong, share=solution, own=True)
     again = types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer, plain=True)
     return types.Source(solutions=solution > 0, off_policy=True, again=again)
 
@@ -95,9 +92,7 @@ def explained(share: edits.Share = 1.0, explanations: types.Count = 1, text: str
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
         return edits.put(first, second, edit, edits.right(second))
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return edits.longest(problems, text) + completion - 1
-
+    longer = edits.room(text, share=1.0)
     again = types.Again(edit=edit, merge=merge, share=share, samples=explanations, longer=longer, plain=True)
     return types.Source(solutions=True, off_policy=True, again=again)
 
@@ -146,13 +141,10 @@ def scaffold(
         shown = edits.solution(solutions, jnp.arange(of.size), share)
         return edits.only(jnp.any(shown[1] > 0, axis=1), edits.text(problems, text)), shown
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return edits.longest(problems, text) + completion - 1
-
     def observe(pool: types.Tree, metrics: types.Metrics) -> types.Tree:
         return {"step": pool["step"] + 1}
 
-    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, longer))
+    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, edits.room(text, share=1.0)))
 
 
 @define.source
@@ -177,10 +169,7 @@ def hinted(share: types.Fraction = 0.5, chance: types.Fraction = 1.0, text: str 
         used = helped & (jnp.any(shown[1] > 0, axis=1) | bool(problems.encode(text)))
         return edits.prompts(rollout, row, used, edits.text(problems, text), shown)
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return edits.longest(problems, text) + completion - 1
-
-    return types.Source(solutions=True, again=_in_place(edit, longer))
+    return types.Source(solutions=True, again=_in_place(edit, edits.room(text, share=1.0)))
 
 
 @define.source
@@ -229,10 +218,7 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
         place = jnp.where(edit.used, edit.row, first.reward.size)
         return first.replace(reward=first.reward.at[place].set(given, mode="drop"))
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return completion + edits.longest(problems, text)
-
-    again = types.Again(edit=edit, merge=merge, by="row", samples=samples, longer=longer)
+    again = types.Again(edit=edit, merge=merge, by="row", samples=samples, longer=edits.room(text, own=True))
     return types.Source(again=again)
 
 
@@ -248,7 +234,4 @@ def templates(texts: tuple[str, ...]) -> types.Source:
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, sample, of):
         return [edits.only(sample % len(texts) == i, edits.text(problems, t)) for i, t in enumerate(texts)]
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return edits.longest(problems, *texts)
-
-    return types.Source(again=_of_rows(part, longer))
+    return types.Source(again=_of_rows(part, edits.room(*texts)))
