@@ -111,16 +111,13 @@ class Pending:
             self._changed.notify_all()
 
 
-@dataclasses.dataclass
-class _Item:
+@dataclasses.dataclass(eq=False)
+class _Item(pool.Item):
     """A row to be scored, or the rows of a group."""
 
     pending: Pending
     rows: Sequence[int]
     arguments: tuple[Any, ...] | bytes  # of ``Scorer.score``
-    deaths: int = 0
-    alone: bool = False
-    home: pool.Worker | None = None
 
     def calls(self, place: pool.Place) -> Sequence[process.Call]:
         return [process.Call("score", self.arguments, functools.partial(outcomes.decode, count=len(self.rows)))]
@@ -129,9 +126,6 @@ class _Item:
         (reply,) = replies
         failed = [outcomes.failure(reply.outcome, reply.error)] * len(self.rows)
         self.pending._put(self.rows, failed if reply.outcome else reply.value)
-
-    def moved(self) -> None:
-        return None
 
 
 class Verifiers:

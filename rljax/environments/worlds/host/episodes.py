@@ -5,7 +5,6 @@ busy with another episode's turn for a while, the episode is built again in a fr
 so far, which must give the same answers. So a slow episode holds up no other, and a killed worker costs none.
 """
 
-import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -244,26 +243,15 @@ class Episodes:
 
 
 @dataclasses.dataclass(eq=False)
-class _Item(abc.ABC):
-    """What a worker is asked for an episode; a ``pool.Item``."""
+class _Item(pool.Item):
+    """What a worker is asked for an episode."""
 
     game: Episodes
     episode: Episode
-    deaths: int = 0
-    alone: bool = False
 
     @property
     def home(self) -> pool.Worker | None:
         return None if self.episode.place is None else self.episode.place.worker
-
-    @abc.abstractmethod
-    def calls(self, place: pool.Place) -> Sequence[process.Call]: ...
-
-    @abc.abstractmethod
-    def put(self, replies: Sequence[process.Reply]) -> None: ...
-
-    def moved(self) -> pool.Item | None:
-        return None
 
 
 class _Begin(_Item):
