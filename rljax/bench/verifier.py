@@ -25,7 +25,7 @@ from rljax.config import files, schema
 from rljax.environments.config import VerifierConfig
 from rljax.environments.verifiers import judging
 from rljax.environments.worlds.host import episodes
-from rljax.run import programs
+from rljax.run import producers, programs
 from rljax.run.producers import ahead as ahead_lib
 from rljax.run.producers import verified
 from rljax.run.records import journals
@@ -156,10 +156,7 @@ class _Steps:
         """Take the number of steps of a call, and the workers of a task that is scored on the host."""
         self._step, self._key, self._count, produce = program.steps[-1], program.key, count, None
         if verifiers is not None:
-            sampler = program.sampler
-            setup = self._step.setup
-            chunks = setup.learner.microbatches if setup.overlapped else 1
-            produce = verified.Verified(sampler, sampler.steps[-1], verifiers, journals.Journal(), chunks)
+            produce = producers.make(program.sampler, program.sampler.steps[-1], verifiers)
         self._state = self._step.begin(None, self._key, {})
         self._ahead = ahead_lib.Ahead(program, len(program.phases) - 1, produce, self._state)
         self.rows: list[float] = []  # seconds of waiting for the rows of each step
@@ -212,7 +209,7 @@ def ahead(
       A JSON-able record: seconds of a step, of waiting for rows in turn, and ratios, by case.
     """
     config = files.last_phase(config)
-    config.phase[config.phases[-1]].steps, config.log.rollout_rows = _ENDLESS, 0
+    config.phase[config.phases[-1]].steps, config.log.rollout_rows, config.verifier.chunks = _ENDLESS, 0, 1
     half = max(jax.device_count() // 2, 1)
 
     def built(lag: int = 0, rollout: int = half, parts: int = 0) -> schema.ConfigDict:

@@ -12,7 +12,6 @@ A tool is a Python function with a docstring and annotations. Models write calls
 What stands between ``<think>`` and ``</think>`` holds no calls.
 """
 
-import difflib
 import inspect
 import itertools
 import json
@@ -283,8 +282,7 @@ class Toolbox:
 
 def _nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
-    close = difflib.get_close_matches(name[:100], names, n=1)
-    return (f" Did you mean {close[0]!r}?" if close else "") + f" Valid: {', '.join(names)}."
+    return f"{messages.hint(name, names)} Valid: {', '.join(names)}."
 
 
 def _json(text: str) -> Any:

@@ -37,7 +37,7 @@ class _Said:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as an object of JSON."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]  each kind is a dataclass
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
