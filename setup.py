@@ -19,6 +19,7 @@ setuptools.setup(
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
     package_data={
         "rljax.aot": ["*.toml"],
+        "rljax.language": ["*.txt"],
         "rljax.run.records": ["*.txt"],
         "rljax.run.reports.comparison": ["*.html"],
         "rljax.run.reports": ["*.html"],

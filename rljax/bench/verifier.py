@@ -7,6 +7,7 @@ two times below if decoding and judging overlapped completely.
 micro-batches as they arrive (``run.overlap``), and "one mesh" is the fused program on all devices.
 """
 
+import contextlib
 import itertools
 import json
 import pathlib
@@ -24,7 +25,7 @@ from rljax.config import files, schema
 from rljax.environments.config import VerifierConfig
 from rljax.environments.verifiers import judging
 from rljax.environments.worlds.host import episodes
-from rljax.run import programs
+from rljax.run import producers, programs
 from rljax.run.producers import ahead as ahead_lib
 from rljax.run.producers import verified
 from rljax.run.records import journals
@@ -60,12 +61,7 @@ def verifier(
     config.log.rollout_rows = 0
     rows = config.batch.prompts * config.batch.samples
     timed: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.jsonl"
-        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        config.task = (
-            f"jsonl({str(path)!r}, reward='{sleepers.__name__}:awake', heldout=0.1, completion_length={new_tokens})"
-        )
+    with _task("awake", new_tokens) as config.task:
         program = programs.build(config, devices=devices)
         step = program.steps[-1]
 
@@ -87,6 +83,16 @@ def verifier(
                 timed.append(case | {"step_s": measured, "ratio": measured / max(device, scoring)})
     record = {"rows": rows, "seconds": sleepers.SECONDS, "shape": shape, "new_tokens": new_tokens, "cases": timed}
     return {**record, "calls": timed_calls(rounds=rounds)}
+
+
+@contextlib.contextmanager
+def _task(reward: str, length: int) -> Iterator[str]:
+    """Yield the call of a task over rows of a temporary file, with a reward function of ``sleepers``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "rows.jsonl"
+        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
+        named = f"reward='{sleepers.__name__}:{reward}'"
+        yield f"jsonl({str(path)!r}, {named}, heldout=0.1, completion_length={length})"
 
 
 def timed_calls(count: int = 200, workers: int = 2, concurrency: int = 64, rounds: int = 20) -> dict[str, Any]:
@@ -150,10 +156,7 @@ class _Steps:
         """Take the number of steps of a call, and the workers of a task that is scored on the host."""
         self._step, self._key, self._count, produce = program.steps[-1], program.key, count, None
         if verifiers is not None:
-            sampler = program.sampler
-            setup = self._step.setup
-            chunks = setup.learner.microbatches if setup.overlapped else 1
-            produce = verified.Verified(sampler, sampler.steps[-1], verifiers, journals.Journal(), chunks)
+            produce = producers.make(program.sampler, program.sampler.steps[-1], verifiers)
         self._state = self._step.begin(None, self._key, {})
         self._ahead = ahead_lib.Ahead(program, len(program.phases) - 1, produce, self._state)
         self.rows: list[float] = []  # seconds of waiting for the rows of each step
@@ -206,7 +209,7 @@ def ahead(
       A JSON-able record: seconds of a step, of waiting for rows in turn, and ratios, by case.
     """
     config = files.last_phase(config)
-    config.phase[config.phases[-1]].steps, config.log.rollout_rows = _ENDLESS, 0
+    config.phase[config.phases[-1]].steps, config.log.rollout_rows, config.verifier.chunks = _ENDLESS, 0, 1
     half = max(jax.device_count() // 2, 1)
 
     def built(lag: int = 0, rollout: int = half, parts: int = 0) -> schema.ConfigDict:
@@ -233,13 +236,9 @@ def ahead(
     cases = {"in turn": {}, "ahead": {"lag": 1}, "in parts": {"parts": max(_PARTS, config.learner.microbatches)}}
     calls: dict[str, Any] = {name: _Steps(filled(**fields), count) for name, fields in cases.items()}
     device = compare(calls | {"one mesh": _fused(filled(rollout=0), count)})
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.jsonl"
-        path.write_text("".join(json.dumps({"question": f"{i:04}?", "answer": "1"}) + "\n" for i in range(1024)))
-        reward = f"reward='{sleepers.__name__}:asleep'"
-        config.task = f"jsonl({str(path)!r}, {reward}, heldout=0.1, completion_length={length})"
-        with judging.Verifiers(sleepers.asleep, VerifierConfig(workers=workers)) as slow:
-            host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
+    limits = VerifierConfig(workers=workers)
+    with _task("asleep", length) as config.task, judging.Verifiers(sleepers.asleep, limits) as slow:
+        host = compare({n: _Steps(programs.build(built(**f)), count, slow) for n, f in cases.items()})
     scoring = config.batch.prompts * config.batch.samples * sleepers.SECONDS / workers
     cases = {"device": device, "verifier": host}
     return {"shape": shape, "devices": jax.device_count(), "scoring_s": scoring, "cases": cases}

@@ -19,10 +19,10 @@ import contextlib
 import contextvars
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from rljax.language import messages, reached, sources
+from rljax.language import messages, reached, scopes, sources
 
 T = TypeVar("T", bound=Callable)
 
@@ -59,14 +59,9 @@ def marked(function: object, kind: str) -> bool:
     return getattr(function, "__dict__", {}).get(_MARK) == kind
 
 
-@contextlib.contextmanager
-def only(packages: Iterable[str]) -> Iterator[None]:
+def only(packages: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
     """Within the block, resolve only paths in these packages or modules: for the config of somebody else's run."""
-    token = _ALLOWED.set(tuple(packages))
-    try:
-        yield
-    finally:
-        _ALLOWED.reset(token)
+    return scopes.during(_ALLOWED, tuple(packages))
 
 
 def load(path: str, kind: str) -> Callable:
@@ -86,10 +81,7 @@ def load(path: str, kind: str) -> Callable:
     module, _, name = path.rpartition(".")
     shown = messages.shown(path)
     _permit(path)
-    try:
-        tree = sources.tree(module, "rljax")
-    except ValueError as error:
-        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
+    tree = _tree(module, shown, "rljax")
     if not _imports(tree, "rljax"):
         raise NotMarked(f"{shown} is not a {kind}: its module does not import rljax. It was not imported.")
     defined = sources.defined(tree)
@@ -157,11 +149,7 @@ def module(path: str, library: str) -> None:
     """
     _permit(path)
     shown = messages.shown(path)
-    try:
-        tree = sources.tree(path)
-    except ValueError as error:
-        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    if not _imports(tree, library):
+    if not _imports(_tree(path, shown), library):
         raise NotMarked(f"{shown} does not import {library}. It was not imported.")
     reached.record(path)
 
@@ -185,11 +173,7 @@ def _unmarked(path: str, fits: Callable[[str, sources.Definition], bool], kind: 
     module, _, name = path.partition(":")
     shown = messages.shown(path)
     _permit(f"{module}.{name}")
-    try:
-        tree = sources.tree(module)
-    except ValueError as error:
-        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
-    defined = sources.defined(tree)
+    defined = sources.defined(_tree(module, shown))
     if name not in defined:
         valid = [n for n, d in defined.items() if not n.startswith("_") and fits(module, d)]
         raise Unknown(f"module {module!r} has no {kind} {messages.shown(name)}.", name, valid)
@@ -205,6 +189,14 @@ def _is_reward(module: str, definition: sources.Definition) -> bool:
         return False
     parameters = [*definition.args.posonlyargs, *definition.args.args]
     return bool(parameters) and parameters[0].arg in ("completion", "completions")
+
+
+def _tree(module: str, shown: str, word: str = "") -> ast.Module:
+    """Return the syntax tree of a module, which is empty if its source lacks ``word``; ``shown`` is for messages."""
+    try:
+        return sources.tree(module, word)
+    except ValueError as error:
+        raise NotMarked(f"{shown} cannot be imported ({error}).") from None
 
 
 def _imports(tree: ast.AST, library: str) -> bool:

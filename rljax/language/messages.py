@@ -1,12 +1,29 @@
 """Text for the user: what error messages show is shortened, printable, and on one line; sizes have binary units."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 _LONGEST_VALUE = 200  # characters of a value in a message
 _LONGEST_MESSAGE = 4000
 _LONGEST_NAME = 100  # characters of a name that are compared
+
+
+def need(name: str, package: str, extra: str, module: str = "") -> None:
+    """Check that the package is installed that something needs.
+
+    Args:
+      name: of what needs it, such as a task.
+      package: its name for pip.
+      extra: of rljax, which installs it.
+      module: what is imported, if it is not named as the package.
+
+    Raises:
+      ValueError: it is not installed.
+    """
+    if importlib.util.find_spec(module or package) is None:
+        raise ValueError(f"{name} needs {package}: pip install {package}, or in the checkout pip install '.[{extra}]'")
 
 
 def shown(value: Any) -> str:

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rljax.language import dotted, errors, foreign, hints, messages
+from rljax.language import dotted, errors, foreign, hints, messages, scopes
 
 _LONGEST = 10_000  # characters of a text
 _DEEPEST = 50  # levels of its syntax tree, so that no recursion below exceeds Python's limit
@@ -50,14 +50,9 @@ class Name:
 _NAMED: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("named", default={})  # noqa: B039, never set
 
 
-@contextlib.contextmanager
-def naming(values: Mapping[str, Any]) -> Iterator[None]:
+def naming(values: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
     """Within the block, arguments may be written as these names, which stand for these values."""
-    token = _NAMED.set(values)
-    try:
-        yield
-    finally:
-        _NAMED.reset(token)
+    return scopes.during(_NAMED, values)
 
 
 def setting(text: str) -> tuple[str, Any]:

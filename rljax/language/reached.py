@@ -11,10 +11,10 @@ import contextvars
 import hashlib
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rljax.language import sources
+from rljax.language import scopes, sources
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -22,14 +22,9 @@ _RECORD: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("recor
 _first: dict[str, tuple[Any, str]] = {}  # of each imported module: its spec, and its digest when first computed
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[set[str]]:
+def recording() -> contextlib.AbstractContextManager[set[str]]:
     """Yield a set that receives the module of every path that is resolved within the block."""
-    token = _RECORD.set(modules := set())
-    try:
-        yield modules
-    finally:
-        _RECORD.reset(token)
+    return scopes.during(_RECORD, set())
 
 
 def record(module: str) -> None:

@@ -232,10 +232,10 @@ def verify(cls: type, values: Mapping[str, Any], path: str = "config") -> None:
         value = values[name]
         if name not in known:
             raise ValueError(f"{path}.{name}: unknown field.{parse.nearest(name, known)}")
-        if not isinstance(known[name], _Group):
+        if not dataclasses.is_dataclass(known[name]):
             check_value(f"{path}.{name}", value, known[name])
         elif hasattr(value, "items"):
-            verify(known[name].of, value, f"{path}.{name}")
+            verify(known[name], value, f"{path}.{name}")
         else:
             raise ValueError(f"{path}.{name}={messages.shown(value)}: must be a group of fields.")
 
@@ -274,18 +274,13 @@ def _build(cls: Any, values: Mapping[str, Any], path: str, defaults: Mapping[str
         raise ValueError(f"{path}: {error}") from None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Group:
-    of: type
-
-
 def _members(cls: type) -> dict[str, Any]:
-    """Return the members that a mapping of a group may have: annotations of settings, ``_Group`` for groups."""
+    """Return the members that a mapping of a group may have: annotations of settings, classes of groups."""
     members: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         meta = field.metadata
         if "of" in meta:
-            members |= _members(meta["of"]) if meta["flat"] else {field.name: _Group(meta["of"])}
+            members |= _members(meta["of"]) if meta["flat"] else {field.name: meta["of"]}
         elif "help" in meta:
             members[field.name] = _annotations(cls)[field.name]
     return members

@@ -139,10 +139,8 @@ def nll(
 
 
 def _on_hints(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
-    del a
 
     def weigh(r: types.Rollout, s: types.Scores | None, state: types.State, key: types.Key):
-        del s, key
         valid = ops.valid_rows(r)
         share = ops.extra(r, "head") * (valid / jnp.maximum(jnp.sum(valid), 1.0))[:, None]
         return r.replace(coefficient={**r.coefficient, "hint_nll": share}), state

@@ -166,7 +166,6 @@ def random_pair() -> types.PrepareTransform:
     """
 
     def apply(r: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key):
-        del scores
         reward = trajectories.total(r)
         eligible = ops.valid_rows(r) * jnp.any(r.mask > 0, axis=1).astype(reward.dtype)
         order = jax.random.uniform(key, reward.shape, jnp.float32).astype(reward.dtype)

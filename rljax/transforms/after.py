@@ -21,7 +21,6 @@ def reset_reference(every: types.Count = 100) -> types.AfterTransform:
     """Copy the policy into the reference after every ``every``-th step of the phase."""
 
     def apply(reference, params, metrics, count, key):
-        del metrics, key
         count = count + 1
         due = count % every == 0
         return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
@@ -39,7 +38,6 @@ def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9) -> types
     """
 
     def apply(reference, params, metrics, count, key):
-        del metrics, key
         count = count + 1
         due = count % every == 0
         mixed = jax.tree.map(lambda r, p: jnp.where(due, share * p + (1.0 - share) * r, r), reference, params)
@@ -71,7 +69,6 @@ def reset_reference_if_better(
         return {"count": jnp.zeros((), jnp.int32), "total": zero, "best": zero}
 
     def apply(reference, params, metrics, state, key):
-        del key
         if metric not in metrics:
             raise ValueError(f"after.reset_reference_if_better: no metric {metric!r}; a step has {', '.join(metrics)}")
         count, total = state["count"] + 1, state["total"] + metrics[metric]

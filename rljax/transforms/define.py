@@ -359,7 +359,6 @@ def reduce(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
 
     def lift(function: Function, arguments: Arguments) -> types.PrepareTransform:
         def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-            del scores
             mask = rollout.mask * ops.valid_rows(rollout)[:, None]
             return rollout.replace(coefficient={**rollout.coefficient, "common": function(rollout, mask)})
 

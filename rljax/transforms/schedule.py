@@ -4,8 +4,8 @@ A schedule counts the steps of its phase; an adaptive coefficient follows a metr
 algorithm's, so it is checkpointed and restored.
 """
 
-import functools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import optax
@@ -20,6 +20,11 @@ def _counted(schedule: optax.Schedule) -> types.Controller:
         value=lambda count: jnp.asarray(schedule(count), jnp.result_type(float)),
         update=lambda count, metrics: count + 1,
     )
+
+
+def _steered(initial: float, update: Callable[[types.Array, types.Metrics], types.Array]) -> types.Controller:
+    """Return a controller whose state is its value."""
+    return types.Controller(lambda: jnp.asarray(initial, jnp.result_type(float)), lambda value: value, update)
 
 
 @define.schedule
@@ -154,10 +159,8 @@ def adaptive_difficulty(
       slope: of the tanh.
       step: largest change after a step.
     """
-    return types.Controller(
-        init=lambda: jnp.asarray(initial, jnp.result_type(float)),
-        value=lambda centre: centre,
-        update=lambda c, metrics: jnp.clip(c + step * jnp.tanh(slope * (metrics["accuracy"] - target)), 0.0, 1.0),
+    return _steered(
+        initial, lambda c, metrics: jnp.clip(c + step * jnp.tanh(slope * (metrics["accuracy"] - target)), 0.0, 1.0)
     )
 
 
@@ -181,8 +184,7 @@ def adaptive_kl(
         error = jnp.clip(metrics["kl"] / target - 1.0, -0.2, 0.2)
         return beta * (1.0 + error * metrics["valid_rows"] / horizon)
 
-    start = functools.partial(jnp.asarray, initial)
-    return types.Controller(lambda: start(jnp.result_type(float)), lambda beta: beta, update)
+    return _steered(initial, update)
 
 
 @define.schedule
@@ -233,8 +235,4 @@ def adaptive_mixture(
       low: smallest value.
       high: largest value.
     """
-    return types.Controller(
-        init=lambda: jnp.asarray(initial, jnp.result_type(float)),
-        value=lambda share: share,
-        update=lambda share, metrics: jnp.clip(share + step * (target - metrics["entropy"]), low, high),
-    )
+    return _steered(initial, lambda c, metrics: jnp.clip(c + step * (target - metrics["entropy"]), low, high))

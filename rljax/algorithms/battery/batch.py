@@ -15,6 +15,9 @@ SEGMENTS = 3
 # Fields of the live scores by the name of their array; other scores are random numbers where an algorithm asks for them
 LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "learned", "process": "live_stepwise"}
 
+SAMPLED = {f"{name}_logp": name for name in ("proximal", "behaviour", "raw", "ref")} | {"entropy": "sampled_entropy"}
+SAMPLED |= {name: name for name in ("mask", "reward", "valid", "square_prob", "value", "on_policy")}
+WHOLE = ("group", "turn", "version", "episode", "agent", "domain", "finish", "outcome")
 Arrays = dict[str, Any]
 
 
@@ -129,28 +132,12 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
     """Return the batch as (Rollout, Scores)."""
     f = functools.partial(jnp.asarray, dtype=dtype)
     i = functools.partial(jnp.asarray, dtype=jnp.int32)
+    fields: dict[str, Any] = {field: f(d[name]) for field, name in SAMPLED.items()}
+    fields |= {name: i(d[name]) for name in WHOLE}
     rollout = types.Rollout(
-        mask=f(d["mask"]),
-        reward=f(d["reward"]),
-        group=i(d["group"]),
-        valid=f(d["valid"]),
+        **fields,
         action=types.Action(token=i(d["token"])),
-        proximal_logp=f(d["proximal"]),
-        behaviour_logp=f(d["behaviour"]),
-        raw_logp=f(d["raw"]),
-        ref_logp=f(d["ref"]),
-        entropy=f(d["sampled_entropy"]),
-        square_prob=f(d["square_prob"]),
-        value=f(d["value"]),
         token_reward=f(d["token_reward"]) if "token_reward" in d else None,
-        turn=i(d["turn"]),
-        version=i(d["version"]),
-        episode=i(d["episode"]),
-        agent=i(d["agent"]),
-        domain=i(d["domain"]),
-        on_policy=f(d["on_policy"]),
-        finish=i(d["finish"]),
-        outcome=i(d["outcome"]),
         index=i(d.get("index", d["group"])),
         parts={k: f(v) for k, v in d["parts"].items()},
         extra={k: f(v) if v.dtype == np.float64 else i(v) for k, v in d["extra"].items()},
@@ -165,8 +152,8 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
         },
     )
-    fields: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
-    return rollout, types.Scores(divergence={"js": f(d["js"])}, **fields)
+    live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
+    return rollout, types.Scores(divergence={"js": f(d["js"])}, **live)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

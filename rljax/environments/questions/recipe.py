@@ -10,7 +10,7 @@ from rljax.data import rows
 from rljax.environments.questions import columns, splits
 from rljax.environments.questions.task import Overlong, Question, Questions
 from rljax.environments.verifiers import answers, rewards
-from rljax.language import messages
+from rljax.language import messages, settings
 from rljax.language.settings import Count, Size, setting
 
 Path = str | os.PathLike[str]
@@ -35,14 +35,7 @@ class Lengths:
         "held-out ones are an error; 'drop_all' leaves out those of both splits.",
     )
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range."""
-        for field, least in (("prompt_length", 0), ("completion_length", 1)):
-            if getattr(self, field) < least:
-                raise ValueError(f"{field}={getattr(self, field)}: must be {least} or more")
-        if self.overlong not in typing.get_args(Overlong):
-            allowed = ", ".join(map(repr, typing.get_args(Overlong)))
-            raise ValueError(f"overlong={self.overlong!r}: must be one of {allowed}")
+    __post_init__ = settings.check
 
 
 @dataclasses.dataclass(frozen=True)

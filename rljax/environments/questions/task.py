@@ -154,7 +154,6 @@ class Questions:
         Raises:
           ValueError: the rows have no demonstrations.
         """
-        del key
         rows = self._bound(split)
         if rows.lacking:
             shown = places([self.sources[split][row] for row in rows.lacking])

@@ -41,7 +41,6 @@ class Scorer:
 
     def __call__(self, completion: str, reference: Any, *, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the reward, in [0, 1], and the outcome of a completion; ``entry`` is the problem."""
-        del reference  # in the entry, beside what else the scorer reads
         answer = extract_answer(completion, TAG) if self.tagged else completion.strip()
         if not answer:
             return {"reward": 0.0, "outcome": "unparseable"}

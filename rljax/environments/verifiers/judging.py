@@ -8,7 +8,6 @@ import math
 import pickle
 import threading
 import time
-import types as python_types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -112,16 +111,13 @@ class Pending:
             self._changed.notify_all()
 
 
-@dataclasses.dataclass
-class _Item:
+@dataclasses.dataclass(eq=False)
+class _Item(pool.Item):
     """A row to be scored, or the rows of a group."""
 
     pending: Pending
     rows: Sequence[int]
     arguments: tuple[Any, ...] | bytes  # of ``Scorer.score``
-    deaths: int = 0
-    alone: bool = False
-    home: pool.Worker | None = None
 
     def calls(self, place: pool.Place) -> Sequence[process.Call]:
         return [process.Call("score", self.arguments, functools.partial(outcomes.decode, count=len(self.rows)))]
@@ -130,9 +126,6 @@ class _Item:
         (reply,) = replies
         failed = [outcomes.failure(reply.outcome, reply.error)] * len(self.rows)
         self.pending._put(self.rows, failed if reply.outcome else reply.value)
-
-    def moved(self) -> None:
-        return None
 
 
 class Verifiers:
@@ -201,12 +194,7 @@ class Verifiers:
         self._pool.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: python_types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the workers at once; results not yet scored raise in ``Pending.result``."""
         self._pool.stop()
         for pending in self._outstanding:

@@ -8,6 +8,7 @@ A worker may be asked for several items at once. If it then dies, or no longer r
 each is asked again without others beside it.
 """
 
+import abc
 import collections
 import dataclasses
 import math
@@ -17,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rljax.environments.config import VerifierConfig
 from rljax.environments.workers import process, worker
@@ -62,28 +63,29 @@ class Place(NamedTuple):
     starts: int  # of the worker's process
 
 
-class Item(Protocol):
+@dataclasses.dataclass(eq=False)
+class Item(abc.ABC):
     """What one worker is asked. ``put`` is called at least once; what follows the first call is ignored."""
 
-    deaths: int  # workers that have died while answering it; the pool counts them
-    alone: bool  # whether a worker is asked for nothing beside it; the pool decides
+    deaths: int = dataclasses.field(default=0, init=False)  # workers that have died while answering it
+    alone: bool = dataclasses.field(default=False, init=False)  # a worker is asked for nothing beside it
 
     @property
     def home(self) -> Worker | None:
         """The worker that it waits for; None: any."""
-        ...
+        return None
 
+    @abc.abstractmethod
     def calls(self, place: Place) -> Sequence[process.Call]:
         """Return what a process is asked."""
-        ...
 
+    @abc.abstractmethod
     def put(self, replies: Sequence[process.Reply]) -> None:
         """Take the answers to the calls; the last one of fewer is the failure of its call."""
-        ...
 
     def moved(self) -> "Item | None":
         """Return what ``home`` is still asked if another worker takes this item; None: no other may take it."""
-        ...
+        return None
 
 
 @dataclasses.dataclass(eq=False)

@@ -113,7 +113,6 @@ class Recorded(Around):
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Compare the turn with the expert's, and go on from the expert's."""
-        del key
         keys = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["turn"])
         shown, written = self.inner.expert(state["inner"], seat, jax.random.fold_in(keys, 0))
         match = jnp.all((mask > 0) == (written > 0)) & jnp.all((token == shown) | (written <= 0))

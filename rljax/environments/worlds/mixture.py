@@ -117,7 +117,6 @@ class Mixture(tokens.TokenWorld):
 
     def domain(self, index: Array, split: Split) -> Array:
         """Return the domain of problems ``index`` ``[n]``, ``[n]`` int32."""
-        del split
         return self._place(index)[0]
 
     def corpus(self) -> Iterator[str]:

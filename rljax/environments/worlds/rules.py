@@ -5,16 +5,13 @@ Texts are rows of code points, ``[K]`` int32, 0 where there is no character, as 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import flax.struct
 import jax.numpy as jnp
 
 from rljax import types
 from rljax.environments import Split, characters
-
-if TYPE_CHECKING:
-    pass
 
 State = Any
 
@@ -109,6 +106,39 @@ COMMON = frozenset({"name", "prompt_length", "reply_length", "max_turns", "size"
 def optional(rules: Rules, name: str) -> Any:
     """Return a member of rules, or of ``OPTIONAL`` where they do not have it."""
     return getattr(rules, name, OPTIONAL[name]) if name in OPTIONAL else getattr(rules, name)
+
+
+def judged(
+    rules: Any,
+    state: Any,
+    text: types.Array,
+    hit: types.Array,
+    readable: types.Array,
+    over: types.Array | None = None,
+) -> Answer:
+    """Answer a turn that may be a hit, which is paid 1, or unreadable, which is told ``?``.
+
+    Args:
+      rules: of the world.
+      state: after the turn, a mapping with ``turn``, the turns so far, and the parts of the rules.
+      text: ``[K]``, what a readable turn is told.
+      hit: bool, whether the turn is right.
+      readable: bool; another turn is UNPARSEABLE.
+      over: bool, whether the turn ends the episode; None: a hit does. ``max_turns`` truncate it.
+
+    Returns:
+      The answer.
+    """
+    over = hit if over is None else over
+    missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
+    return Answer(
+        jnp.where(readable, text, line("?", jnp.zeros(text.shape[0] - 1, jnp.int32))),
+        reward=hit * 1.0,
+        done=over,
+        truncated=~over & (state["turn"] >= rules.max_turns),
+        outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
+        parts={name: state[name] for name in optional(rules, "parts")},
+    )
 
 
 def line(*parts: str | types.Array) -> types.Array:

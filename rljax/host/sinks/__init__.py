@@ -39,7 +39,10 @@ class Run:
 
 
 class Sink(Protocol):
-    """What the logger calls; an error that is not an OSError ends the run with a traceback."""
+    """What the logger calls; methods that a sink does not define do nothing.
+
+    An error that is not an OSError ends the run with a traceback.
+    """
 
     def scalars(self, log: Log, step: int, phase: str, values: Mapping[str, float]) -> None:
         """Write numbers by name; the phase of an evaluation is its name."""

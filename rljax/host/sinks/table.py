@@ -16,7 +16,7 @@ def csv() -> sinks.Opener:
     return _Tables
 
 
-class _Tables:
+class _Tables(sinks.Sink):
     def __init__(self, run: sinks.Run):
         evaluations = [sinks.flat(record) for record in run.past["evaluations"]]
         rows: dict[sinks.Log, list[Mapping[str, Any]]] = {
@@ -28,18 +28,6 @@ class _Tables:
 
     def scalars(self, log: sinks.Log, step: int, phase: str, values: Mapping[str, float]) -> None:
         self._tables[log].append({"step": step, "phase": phase, **values})
-
-    def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Rollouts are in ``rollouts.jsonl``."""
-
-    def picture(self, path: pathlib.Path, step: int) -> None:
-        """Pictures are in the work directory."""
-
-    def flush(self) -> None:
-        """Every row is written when it is added."""
-
-    def close(self) -> None:
-        """No file is open between rows."""
 
 
 class _Table:

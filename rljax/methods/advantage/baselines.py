@@ -77,7 +77,6 @@ def value_tracker(
     """
 
     def apply(r: types.Rollout, state, key):
-        del key
         a, b = state
         index = ops.given(r.index, "value_tracker: the rollout has no index")
         keep = jnp.clip(2.0 ** (-ops.part(r, "drift") / half_life), low, high)

@@ -29,12 +29,10 @@ def balanced(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
         rows = jax.tree.map(lambda x: x[: x.shape[0] // oversample], rollout.replace(parts={}))
         return {"rows": rows, "left": jnp.zeros(rows.reward.shape, jnp.int32)}
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
         rollout, places = rollout.replace(parts={}), rollout.reward.size
         right = (trajectories.total(rollout) > 0).astype(rollout.reward.dtype)
         accuracy = ops.segment_mean(right, rollout.group, trajectories.once(rollout))
@@ -79,7 +77,6 @@ def rounds(
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
         valid, number = ops.valid_rows(rollout) > 0, groups.place(rollout)
         sample, samples = groups.rank(number)
         around = number * rounds + sample * rounds // samples  # the round of each row, [B]

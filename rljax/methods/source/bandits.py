@@ -33,7 +33,6 @@ def dump(
         return {"advantage": jnp.zeros((domains, window)), "seen": jnp.zeros((domains,), jnp.int32)}
 
     def log_weight(statistics: types.Tree, of: domains_lib.ByDomain) -> types.Array:
-        del of
         seen = statistics["seen"].astype(jnp.float32)
         mean = jnp.sum(statistics["advantage"], axis=1) / jnp.clip(seen, 1.0, window)
         bonus = jnp.sqrt(exploration * jnp.log(jnp.sum(seen) + 1.0) / (seen + 1.0))
@@ -82,7 +81,6 @@ def shortfall(
         return domains_lib.averaged(value, seen, seen.reward, learning_rate)
 
     def log_weight(value: types.Array, of: domains_lib.ByDomain) -> types.Array:
-        del of
         return jnp.maximum(0.0, target - value) / temperature
 
     return domains_lib.weighted_source("shortfall", candidates, log_weight, lambda d: jnp.zeros((d,)), update)
@@ -148,7 +146,6 @@ def mixed(weights: tuple[types.NonNegative, ...], candidates: candidates_lib.Num
         return {}
 
     def log_weight(statistics: types.Tree, of: domains_lib.ByDomain) -> types.Array:
-        del statistics, of
         return jnp.log(jnp.stack([jnp.asarray(w, jnp.float32) for w in weights]))
 
     return domains_lib.weighted_source("mixed", candidates, log_weight, init)
@@ -166,7 +163,6 @@ def ordered(progress: types.Fraction, candidates: candidates_lib.Number = 0) -> 
     """
 
     def log_weight(statistics: types.Tree, of: domains_lib.ByDomain) -> types.Array:
-        del statistics
         place = jnp.arange(of.count.size, dtype=jnp.float32)
         return jnp.log((1.0 - progress) * (of.count.size - 1.0 - place) + progress * place)
 
@@ -190,7 +186,6 @@ def gaussian(
     """
 
     def log_weight(statistics: types.Tree, of: domains_lib.ByDomain) -> types.Array:
-        del statistics
         place = jnp.linspace(0.0, 1.0, of.count.size)
         return -((place - centre) ** 2) / (2.0 * width**2)
 
@@ -210,7 +205,6 @@ def easiest(share: types.Fraction, candidates: candidates_lib.Number = 0) -> typ
     """
 
     def log_weight(statistics: types.Tree, of: domains_lib.ByDomain) -> types.Array:
-        del statistics
         size = jnp.maximum(jnp.round(share * of.index.size), 1.0)
         return jnp.log(jnp.clip(size - of.first, 0.0, of.count))
 

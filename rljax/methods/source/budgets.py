@@ -72,7 +72,6 @@ def knapsack(
         return {"candidates": index, "rate": rate, "rows": jnp.zeros(rollout.reward.shape, bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems, key
         index, place = _offered(pool, offered)
         p, number = pool["rate"][place][:, None], jnp.arange(least, max(most, least + 1), dtype=jnp.float32)[None, :]
         gain = p * (1.0 - p) ** 2 * (p**number * (1.0 - p) + (1.0 - p) ** number * p)
@@ -80,7 +79,6 @@ def knapsack(
         return types.Choice(index, allot(jnp.where((p > 0) & (p < 1), gain, surplus), least, pool["rows"].size))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         seen = groups.tally(rollout)
         place, there = candidates_lib.slot(pool["candidates"], seen.index)
         place = jnp.where(there & (seen.count > 0), place, pool["candidates"].size)
@@ -123,14 +121,12 @@ def inverse_success(
         return {"candidates": index, "wins": none, "count": none, "rows": jnp.zeros(rollout.reward.shape, bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems, key
         index, place = _offered(pool, offered)
         weight = (total + pool["count"][place]) / (positives + pool["wins"][place])
         number = jnp.arange(least, max(most, least + 1), dtype=jnp.float32)
         return types.Choice(index, allot(weight[:, None] / (number + 0.5)[None, :], least, pool["rows"].size))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         seen, known = groups.tally(rollout), pool["candidates"]
         place, there = candidates_lib.slot(known, seen.index)
         visited = jnp.where(there & (seen.count > 0), place, known.size)
@@ -160,11 +156,9 @@ def adaptive(oversample: types.Count = 4, decay: types.Fraction = 0.9) -> types.
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
         return {"share": jnp.ones(()), "rows": jnp.zeros(rollout.reward.shape, bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems, key
         batch, each = offered.size // oversample, pool["rows"].size // offered.size
         wanted = jnp.ceil(batch / jnp.maximum(pool["share"], 1.0 / oversample) - 1e-4)
         return types.Choice(offered, jnp.where(jnp.arange(offered.size) < wanted, each, 0).astype(jnp.int32))

@@ -38,7 +38,6 @@ def exgrpo(
         return {"memory": memory, "rate": jnp.zeros((capacity,)), "open": jnp.zeros((), bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems
         rate = jnp.where(pool["memory"].filled, pool["rate"], jnp.inf)
         ordered = jnp.sort(rate)
         equal = jnp.searchsorted(ordered, rate, side="right") - jnp.searchsorted(ordered, rate, side="left")
@@ -52,7 +51,6 @@ def exgrpo(
         return types.Choice(jnp.concatenate([offered[: offered.size - count], drawn]))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         memory = store.tick(pool["memory"])
         each, number = memory.each, groups.place(rollout)
         places = number[-1] + 1
@@ -89,7 +87,6 @@ def base_samples(steps: types.Count = 8, solved: types.Fraction = 1.0, capacity:
         return store.empty(rollout, capacity, problems.rows)
 
     def select(rollout: types.Rollout, pool: store.Store, count: int, key: types.Key):
-        del count, key
         pool = store.tick(pool)
         collecting, number = pool.clock <= steps, groups.place(rollout)
         correct = store.solved(rollout, pool.each)
@@ -118,7 +115,6 @@ def unsolved() -> types.Source:
         return store.empty(rollout, rollout.reward.size, problems.rows)  # at least a batch's groups
 
     def select(rollout: types.Rollout, pool: store.Store, count: int, key: types.Key):
-        del count, key
         pool, number = store.tick(pool), groups.place(rollout)
         shown = ~groups.by_policy(rollout)
         rate, counted = store.rate(rollout)

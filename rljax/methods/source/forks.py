@@ -41,7 +41,6 @@ def cure(share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Cou
         return jnp.maximum(jnp.floor(share * groups.size(rollout) + 1e-3), 1).astype(jnp.int32)
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, problems, solutions
         length = _length(rollout)
         place, candidates = entropy_places(rollout, top)
         drawn = jnp.floor(_uniform(key, length.size) * candidates).astype(jnp.int32)
@@ -71,7 +70,6 @@ def retry_from_middle(
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, problems, solutions
         failed = edits.unsolved(rollout)[groups.place(rollout)] & (_length(rollout) > 1)
         row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
         share = low + (high - low) * _uniform(key, count)
@@ -96,7 +94,6 @@ def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: t
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, problems, solutions
         drawn = jax.ops.segment_max(ops.valid_rows(rollout), groups.place(rollout), rollout.group.size) > 0
         flat = groups.starts(rollout) & (groups.spread_of(rollout) <= 1e-6) & drawn[groups.place(rollout)]
         begin = jnp.argsort(~flat, stable=True)[:count].astype(jnp.int32)
@@ -149,7 +146,6 @@ def anytime(
         return jnp.asarray([j * (width - room) // cuts for j in range(1, cuts + 1)], jnp.int32)
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, solutions, key
         words = problems.encode(text)
         if len(words) >= room:
             raise ValueError(f"anytime: text has {len(words)} tokens; room={room} must be above that")
@@ -214,7 +210,6 @@ def expert_rewrite(
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, key
         texts = [edits.text(problems, t) for t in (before, after)]
         written = sum(token.size for token, _ in texts)
         if written > room:
@@ -227,7 +222,6 @@ def expert_rewrite(
         return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del problems, prompt
         return completion + room
 
     again = types.Again(edit=edit, merge=merge, share=prompts, samples=1, longer=longer, plain=True)

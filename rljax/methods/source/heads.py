@@ -30,7 +30,6 @@ def prefixed_between(
     """
 
     def head(pool, problems, rows, solutions, key):
-        del pool, problems
         keys = _keys(rows, key, each)
         share = jax.vmap(lambda k: jax.random.uniform(k, minval=low, maxval=high))(keys)
         helped = jax.vmap(lambda k: jax.random.bernoulli(jax.random.fold_in(k, 1), chance))(keys)
@@ -52,7 +51,6 @@ def prefixed_binomial(share: types.Fraction = 0.5, each: Each = "prompt") -> typ
     """
 
     def head(pool, problems, rows, solutions, key):
-        del pool, problems
         column = jnp.arange(solutions.token.shape[1])
         draws = jax.vmap(lambda k: jax.random.bernoulli(k, share, column.shape))(_keys(rows, key, each))
         length = jnp.sum(draws & (column[None, :] < prefix.longest(solutions)[:, None]), axis=1, dtype=jnp.int32)
@@ -87,12 +85,10 @@ def bread(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         known = candidates_lib.index(problems, candidates)
         return {"prompts": known, "share": jnp.full(known.shape, share, jnp.float32)}
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del problems, key
         row, used = edits.places(rollout, edits.unsolved(rollout), count)
         heads = prefix.cut(jax.tree.map(lambda x: x[row], solutions), prefix.share_of(pool, rollout.index[row]))
         return edits.prompts(rollout, row, used).replace(head=heads)
@@ -101,7 +97,6 @@ def bread(
         return edits.alone(groups.replaced(first, second, edit, edit.row[:, None]), first)
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         branches = ops.valid_rows(rollout) * (rollout.extra["pass"] > 0)
         number, places = groups.place(rollout), rollout.group.size
         seen, wins = (

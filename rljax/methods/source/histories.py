@@ -56,7 +56,6 @@ def band(
         return {k: jnp.where(of["count"] >= settle, of[k], new[k]) for k in new}
 
     def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
-        del key
         rate = of["wins"] / jnp.maximum(of["count"], 1e-6)
         away = jnp.maximum(jnp.maximum(low - rate, rate - high), 0.0)
         return jnp.where((of["count"] < 1.0) | (away < 1e-6), jnp.where(given, 1.0, 0.0), -away)
@@ -78,7 +77,6 @@ def retire(above: types.Fraction = 0.9, after: types.Count = 8, candidates: cand
     """
 
     def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
-        del key
         solved = (of["count"] >= after) & (of["wins"] >= above * of["count"] - 1e-3)
         return jnp.where(solved, -1.0, jnp.where(given, 1.0, 0.0))
 
@@ -101,7 +99,6 @@ def regret(floor: types.Positive = 0.05, candidates: candidates_lib.Number = 0) 
         return {"regret": jnp.where(new, step.best - step.reward, of["regret"]), "known": jnp.maximum(of["known"], new)}
 
     def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
-        del given
         top = jnp.max(of["regret"])
         top = jnp.where(top > 0, top, 1.0)
         return posteriors.weighted(jnp.where(of["known"] > 0, of["regret"], top) + floor * top, key)
@@ -230,7 +227,6 @@ def _judged(visits: int, score: Callable[[Array, Array], Array], candidates: int
         return {"curve": jnp.where(now, rate, of["curve"]), "visits": seen_before}
 
     def choose(of: draws.Statistics, given: Array, key: types.Key) -> Array:
-        del key
         first = jnp.where(given, 0.5, 0.0)
         return jnp.where(jnp.min(of["visits"]) < visits, first - of["visits"], score(of["curve"], first))
 

@@ -95,7 +95,6 @@ def intervene(tokens: types.Count = 1, share: edits.Share = 0.25) -> types.Sourc
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, problems, key
         words = jnp.maximum(solutions.length - 1, 0)
         at = _agreed(rollout, jnp.arange(words.size), solutions.token, words)
         row, used = _rows((rollout.reward <= 0) & (at < words), rollout, count)
@@ -130,7 +129,6 @@ def answered(text: str) -> types.Source:
         raise ValueError("answered: text is empty; expected what separates thought and answer")
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, key
         ids = problems.encode(text)
         at = edits.last_place(rollout.action.token, edits.written(rollout), ids)
         answer = edits.behind(solutions.token, solutions.length, ids)
@@ -192,7 +190,6 @@ def _after_the_end(name: str, texts: tuple[str, ...], room: int, chosen: Any) ->
         raise ValueError(f"{name}: texts is empty; expected at least one")
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, solutions
         words, mask, logp = _drawn_texts([problems.encode(t) for t in texts])
         if words.shape[1] >= room:
             raise ValueError(f"{name}: a text has {words.shape[1]} tokens; room={room} must be above that")

@@ -24,12 +24,10 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
         rows = jax.tree.map(lambda x: jnp.zeros((steps * x.shape[0], *x.shape[1:]), x.dtype), rollout)
         return {"rows": rows, "filled": jnp.zeros((), jnp.int32)}  # batches stored so far
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count
         place, size = groups.place(rollout), rollout.reward.size
         if pool["rows"].reward.size != steps * size:
             raise ValueError("source.replay stores whole batches: write it before the pieces that choose among rows")
@@ -60,7 +58,6 @@ def _successes(
         return store.empty(rollout, capacity, problems.rows)
 
     def select(rollout: types.Rollout, pool: store.Store, count: int, key: types.Key):
-        del count
         pool = store.tick(pool, age)
         rank = jax.random.uniform(key, pool.index.shape)
         mixed, _ = store.insert(pool, rollout, wanted(rollout, pool.each), added, rank)

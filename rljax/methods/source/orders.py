@@ -36,11 +36,9 @@ def ranked(centre: types.Fraction, width: types.Positive = 0.1, candidates: cand
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         return {"order": in_order(problems, candidates)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems
         order = pool["order"]
         draws.enough(order, offered.size, candidates)
         rank = jnp.linspace(0.0, 1.0, order.size)
@@ -72,13 +70,11 @@ def adcl(blocks: types.Count = 4, candidates: candidates_lib.Number = 0) -> type
         raise ValueError(f"blocks={blocks}: must be at least 2, as the next one is scored.")
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         order = in_order(problems, candidates)
         order = order[: order.size // blocks * blocks].reshape(blocks, -1)
         return {"order": order, "rate": jnp.zeros(order.shape), "step": jnp.zeros((), jnp.int32)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems, key
         order, size = pool["order"], offered.size // 2
         length = order.shape[1]
         if length < size:
@@ -90,7 +86,6 @@ def adcl(blocks: types.Count = 4, candidates: candidates_lib.Number = 0) -> type
         return types.Choice(jnp.concatenate([order[now][easiest_first[place]], order[after][place]]))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
         rows = jnp.arange(rollout.group.size)
         seen, order = groups.tally(groups.take(rollout, rows[count:])), pool["order"].reshape(-1)
         by_index = jnp.argsort(order)
@@ -122,7 +117,6 @@ def ladder(rungs: types.Count, passed: types.Fraction = 0.5) -> types.Source:
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         count = problems.size // rungs
         if count > candidates_lib.LARGEST:
             raise ValueError(
@@ -132,7 +126,6 @@ def ladder(rungs: types.Count, passed: types.Fraction = 0.5) -> types.Source:
         return {"rung": jnp.zeros((count,), jnp.int32), "down": jnp.zeros((count,), bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems
         rung, size = pool["rung"], offered.size
         if rung.size < size:
             raise ValueError(f"rungs={rungs}: a step draws {size} problems, and the task has {rung.size}.")
@@ -140,7 +133,6 @@ def ladder(rungs: types.Count, passed: types.Fraction = 0.5) -> types.Source:
         return types.Choice(problem * rungs + rung[problem])
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         seen, before = groups.tally(rollout), pool["rung"]
         problem = jnp.where(seen.count > 0, seen.index // rungs, before.size)
         up = seen.wins >= passed * seen.count - 1e-3

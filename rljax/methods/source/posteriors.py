@@ -35,7 +35,6 @@ def vade(
     """
 
     def score(of: draws.Statistics, given: types.Array, key: types.Key) -> types.Array:
-        del given
         p = jax.random.beta(key, of["wins"], of["losses"])
         return p * (1.0 - p)
 
@@ -72,7 +71,6 @@ def by_deviation(
     """
 
     def score(of: draws.Statistics, given: types.Array, key: types.Key) -> types.Array:
-        del given
         v = _mean(of)
         return weighted(jnp.sqrt(v * (1.0 - v)) + floor, key)
 

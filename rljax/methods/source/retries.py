@@ -1,6 +1,5 @@
 """Second passes: prompts that are sampled again after the first pass has been scored, edited."""
 
-import math
 from typing import Any
 
 import jax
@@ -27,7 +26,6 @@ def refine(
     def edit(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
-        del pool, key
         sample = groups.sample(rollout)
         row = jnp.argsort(sample, stable=True)[:count]  # the first row of every group, then the second, ...
         good = rollout.reward[row] > 0
@@ -42,10 +40,7 @@ def refine(
         some = jax.ops.segment_max(solved.astype(jnp.int32), of, first.group.size)[of] > 0
         return edits.put(first, second, edit, solved | ~some, refined)
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return completion + edits.longest(problems, right, wrong) + math.floor(solution * (completion - 1) + 1e-4)
-
+    longer = edits.room(right, wrong, share=solution, own=True)
     again = types.Again(edit=edit, merge=merge, share=share, by="row", samples=1, longer=longer, plain=True)
     return types.Source(solutions=solution > 0, off_policy=True, again=again)
 
@@ -62,7 +57,6 @@ def reflect(share: edits.Share = 0.5, decompose: str = "", reflect: str = "") ->
     def edit(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, count: int, key: types.Key
     ):
-        del pool, solutions, key
         row, used = edits.places(rollout, edits.unsolved(rollout), -(-count // 2))
         row, used = (jnp.repeat(x, 2)[:count] for x in (row, used))
         late = jnp.arange(count) % 2 == 1
@@ -74,7 +68,6 @@ def reflect(share: edits.Share = 0.5, decompose: str = "", reflect: str = "") ->
         return edits.put(first, second, edit, edits.first_solved(first, second, edit, 2) & edits.right(second))
 
     def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
         return max(edits.longest(problems, decompose), completion + edits.longest(problems, reflect))
 
     again = types.Again(edit=edit, merge=merge, share=2 * share, longer=longer, plain=True)
@@ -93,17 +86,13 @@ def explained(share: edits.Share = 1.0, explanations: types.Count = 1, text: str
     def edit(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
-        del pool, key
         row, used = edits.places(rollout, groups.tally(rollout).count > 0, count)
         return edits.prompts(rollout, row, used, edits.solution(solutions, row, 1.0), edits.text(problems, text))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
         return edits.put(first, second, edit, edits.right(second))
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return edits.longest(problems, text) + completion - 1
-
+    longer = edits.room(text, share=1.0)
     again = types.Again(edit=edit, merge=merge, share=share, samples=explanations, longer=longer, plain=True)
     return types.Source(solutions=True, off_policy=True, again=again)
 
@@ -124,7 +113,6 @@ def _of_rows(part: Any, longer: Any) -> types.Again:
     """
 
     def edit(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, count: int, key):
-        del key
         row = jnp.arange(count, dtype=jnp.int32)
         parts = part(pool, problems, rollout, solutions, groups.sample(rollout), groups.size(rollout))
         used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
@@ -145,7 +133,6 @@ def scaffold(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout, problems
         return {"step": jnp.zeros((), jnp.int32)}
 
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, sample, of):
@@ -154,15 +141,10 @@ def scaffold(
         shown = edits.solution(solutions, jnp.arange(of.size), share)
         return edits.only(jnp.any(shown[1] > 0, axis=1), edits.text(problems, text)), shown
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return edits.longest(problems, text) + completion - 1
-
     def observe(pool: types.Tree, metrics: types.Metrics) -> types.Tree:
-        del metrics
         return {"step": pool["step"] + 1}
 
-    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, longer))
+    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, edits.room(text, share=1.0)))
 
 
 @define.source
@@ -180,7 +162,6 @@ def hinted(share: types.Fraction = 0.5, chance: types.Fraction = 1.0, text: str 
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool
         row = jnp.arange(count, dtype=jnp.int32)
         keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(rollout.group[row])
         helped = jax.vmap(lambda k: jax.random.bernoulli(k, chance))(keys) & (ops.valid_rows(rollout)[row] > 0)
@@ -188,11 +169,7 @@ def hinted(share: types.Fraction = 0.5, chance: types.Fraction = 1.0, text: str 
         used = helped & (jnp.any(shown[1] > 0, axis=1) | bool(problems.encode(text)))
         return edits.prompts(rollout, row, used, edits.text(problems, text), shown)
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return edits.longest(problems, text) + completion - 1
-
-    return types.Source(solutions=True, again=_in_place(edit, longer))
+    return types.Source(solutions=True, again=_in_place(edit, edits.room(text, share=1.0)))
 
 
 @define.source
@@ -216,7 +193,6 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
         raise ValueError(f"self_judged: verdicts={verdicts}; expected at least two, from the worst to the best")
 
     def edit(pool, problems, rollout, solutions, count, key):
-        del pool, solutions, key
         row = jnp.arange(count, dtype=jnp.int32)
         used, behind = ops.valid_rows(rollout)[row] > 0, edits.text(problems, text)
         asked = edits.prompts(rollout, row, used, edits.completion(rollout, row), behind)
@@ -242,11 +218,7 @@ def self_judged(verdicts: tuple[str, ...], text: str = "", samples: types.Count 
         place = jnp.where(edit.used, edit.row, first.reward.size)
         return first.replace(reward=first.reward.at[place].set(given, mode="drop"))
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return completion + edits.longest(problems, text)
-
-    again = types.Again(edit=edit, merge=merge, by="row", samples=samples, longer=longer)
+    again = types.Again(edit=edit, merge=merge, by="row", samples=samples, longer=edits.room(text, own=True))
     return types.Source(again=again)
 
 
@@ -260,11 +232,6 @@ def templates(texts: tuple[str, ...]) -> types.Source:
     """
 
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, sample, of):
-        del pool, rollout, solutions, of
         return [edits.only(sample % len(texts) == i, edits.text(problems, t)) for i, t in enumerate(texts)]
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt, completion
-        return edits.longest(problems, *texts)
-
-    return types.Source(again=_of_rows(part, longer))
+    return types.Source(again=_of_rows(part, edits.room(*texts)))

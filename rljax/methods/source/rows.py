@@ -50,7 +50,6 @@ def selective_replay(batches: types.Count = 1) -> types.Source:
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
         return () if batches == 1 else _store(rollout, rollout.reward.size * (batches - 1))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
@@ -90,7 +89,6 @@ def recompose(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del problems
         return {**_store(rollout, rollout.reward.size), "step": jnp.zeros((), jnp.int32)}
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):

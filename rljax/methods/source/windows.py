@@ -42,7 +42,6 @@ def windowed(segment: types.Count = 64) -> types.Source:
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         before, kept = pool["rows"], ~pool["free"]
         going, ended = segments.still_going(rollout)
         waited = kept & ~segments.still_going(before)[0]

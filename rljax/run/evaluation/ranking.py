@@ -32,20 +32,16 @@ def models(step: steps.Step) -> tuple[str, ...]:
     setup = step.setup
     names = {*_scalars(step, "reward"), *setup.phase.implicit}
     if setup.stored is None:
-        return tuple(sorted(names)) if _judged(step) else ()
+        return tuple(sorted(names)) if environments.scored_on_device(setup.task) else ()
     names |= {"policy"} if setup.phase.implies else set()
     return tuple(sorted(names)) if setup.stored.heldout is not None else ()
 
 
 def of_steps(step: steps.Step) -> tuple[str, ...]:
     """Return the process reward models that a phase trains or reads, where its task says which steps are right."""
-    supplied = "token_reward" in getattr(step.setup.task, "supplies", ())
-    return _scalars(step, "process") if supplied and _judged(step) else ()
-
-
-def _judged(step: steps.Step) -> bool:
     task = step.setup.task
-    return environments.scored_on_device(task)
+    supplied = "token_reward" in getattr(task, "supplies", ())
+    return _scalars(step, "process") if supplied and environments.scored_on_device(task) else ()
 
 
 def _scalars(step: steps.Step, field: str) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ values are programs of their own.
 import collections
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,11 +86,16 @@ def _builds(run: sweep.Run, field: str) -> bool:
             resolve.traced(run.config, phase, {field: value})
         return value
 
+    return not fails(build, jax.ShapeDtypeStruct((), jnp.float32))
+
+
+def fails(function: Callable[..., Any], *shapes: Any) -> bool:
+    """Return whether a function cannot be traced."""
     try:
-        jax.eval_shape(build, jax.ShapeDtypeStruct((), jnp.float32))
+        jax.eval_shape(function, *shapes)
     except Exception:
-        return False
-    return True
+        return True
+    return False
 
 
 def _place(field: str) -> str:

@@ -77,7 +77,6 @@ class Programs:
         self, number: int, common: None, state: types.TrainState, key: types.Key, values: Values
     ) -> tuple[types.TrainState, dict[str, types.Array]]:
         """Return the state after one step, and its metrics."""
-        del common
         return steps.advance(self._setup(number, values), state, key)
 
     def complete(
@@ -177,7 +176,7 @@ class Programs:
         try:
             lowered = advance.lower(None, shapes, keys, values)
         except Exception as error:
-            fields = [field for field in values if _fails(advance, None, shapes, keys, {field: values[field]})]
+            fields = [field for field in values if cohorts.fails(advance, None, shapes, keys, {field: values[field]})]
             if not fields:
                 raise
             raise Structural(fields, error) from error
@@ -295,15 +294,6 @@ class Stacked:
             given = states.params["policy"], jax.device_put(keys, self._split), self._values
             batches.append(jax.device_get(complete(common, *given)))
         return [np.concatenate(x, axis=1)[:, : prompts * samples] for x in zip(*batches, strict=True)]
-
-
-def _fails(function: Callable[..., Any], *shapes: Any) -> bool:
-    """Return whether a function cannot be traced with arguments of these shapes."""
-    try:
-        jax.eval_shape(function, *shapes)
-    except Exception:
-        return True
-    return False
 
 
 def _only(trees: Mapping[str, types.Tree], names: Collection[str]) -> dict[str, types.Tree]:

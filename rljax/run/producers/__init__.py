@@ -82,6 +82,5 @@ def make(
             chunks = fields.learner.microbatches if step.setup.overlapped else fields.verifier.chunks
             return verified.Verified(program, step, workers, journal, chunks)
         case twice.Twice(traced=False):
-            first = verified.Verified(program, step, workers, journal, step.setup.settings.verifier.chunks)
-            return verified.VerifiedTwice(first)
+            return verified.VerifiedTwice(program, step, workers, journal, step.setup.settings.verifier.chunks)
     return None

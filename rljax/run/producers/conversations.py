@@ -1,6 +1,5 @@
 """The conversations of a batch with a host world: begun, played in the slots of the decoder, and judged."""
 
-import contextlib
 import hashlib
 import itertools
 import time
@@ -30,26 +29,17 @@ _PATIENCE = 1.0  # the most seconds that rows wait for others
 _OPENING = -1  # in the journal, the number of what comes before turn 0
 
 
-class Worlds(contextlib.AbstractContextManager):
+class Worlds(episodes.Episodes):
     """The worker processes of a host world; the rollouts of a run share them."""
 
     def __init__(self, setup: programs.Setup):
         """Take the world and ``config.verifier``; ``with`` starts the workers."""
         task: Any = setup.task
+        super().__init__(task.make, setup.settings.verifier, interrupted=lambda: bool(processes.received()))
         self.waited = 0.0  # seconds of waiting for answers while the devices were idle
         self.slots = self.written = 0  # positions that were decoded, and how many of them are tokens of turns
         self.numbers = itertools.count()  # of episodes
         self.flying: dict[tuple[int, int], lanes_lib.Episode] = {}  # those that go on, by first step and place
-        self.episodes = episodes.Episodes(
-            task.make, setup.settings.verifier, interrupted=lambda: bool(processes.received())
-        )
-
-    def __enter__(self) -> "Worlds":
-        self.episodes.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.episodes.__exit__(*error)
 
 
 class Conversations:
@@ -125,7 +115,7 @@ class Conversations:
             else:
                 fresh[episode.number] = i
         ours = {number: self._episodes[i] for number, i in fresh.items() if self._plays(i)}
-        begun = self._worlds.episodes.begin(
+        begun = self._worlds.begin(
             {number: e.example for number, e in ours.items()}, {number: e.seeds for number, e in ours.items()}
         )
         for number, opening in _union(begun).items():
@@ -225,7 +215,7 @@ class Conversations:
         """Let the workers forget episodes."""
         for episode in episodes:
             if episode.known:
-                self._worlds.episodes.end([episode.number])
+                self._worlds.end([episode.number])
                 episode.known = False
 
     def _go_on(self, i: int, table: lanes_lib.Table, pending: types.Rollout) -> None:
@@ -272,11 +262,10 @@ class Conversations:
         if said is not None:
             return i, records.Told.from_json(said)
         if self._plays(i):
-            game = self._worlds.episodes
             if not episode.known:
-                game.resume(episode.number, episode.example, episode.begun, episode.turns, episode.seeds)
+                self._worlds.resume(episode.number, episode.example, episode.begun, episode.turns, episode.seeds)
                 episode.known = True
-            game.submit(episode.number, turn, episode.text)
+            self._worlds.submit(episode.number, turn, episode.text)
         return i, None
 
     def _answers(self, others: bool, patience: float) -> Iterable[tuple[int, records.Told]]:
@@ -314,7 +303,7 @@ class Conversations:
         limit = time.perf_counter() + (patience if others else _POLL)
         while of and time.perf_counter() < limit and not processes.received():
             wait = max(min(_POLL, limit - time.perf_counter()), 0.0)
-            for (number, _), told in self._worlds.episodes.ready(wait).items():
+            for (number, _), told in self._worlds.ready(wait).items():
                 if number in of:  # not of a rollout that was interrupted
                     arrived.append((of.pop(number), told))
                     if not others:

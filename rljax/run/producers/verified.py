@@ -330,23 +330,16 @@ class Verified:
 
 
 @dataclasses.dataclass(frozen=True)
-class VerifiedTwice:
+class VerifiedTwice(Verified):
     """Completions of a host task in two passes; only the rows that a second pass uses are judged."""
-
-    verified: Verified
-
-    @property
-    def waited(self) -> float:
-        """Seconds for which the run has waited for the workers."""
-        return self.verified.waited
 
     def __call__(self, state: types.TrainState) -> types.Rollout:
         """Sample and score both passes of the next step; raises what ``Verified`` raises."""
-        program, step = self.verified.program, self.verified.step
-        whole, solutions = self.verified.first(state)
-        edit, second = step.edit(state, whole, solutions, program.key)
+        step = self.step
+        whole, solutions = self.first(state)
+        edit, second = step.edit(state, whole, solutions, self.program.key)
         used = np.asarray(processes.fetch(second.valid)) > 0
-        scored = self.verified.scored([second], (int(state.step) + 1, 1), passes.samples(step.setup), used)()
+        scored = self.scored([second], (int(state.step) + 1, 1), passes.samples(step.setup), used)()
         return step.merge(whole, scored, edit)
 
 

@@ -14,6 +14,7 @@ from absl import flags
 
 from rljax.data import storage
 from rljax.host import workdirs
+from rljax.language import messages
 from rljax.run.reports import completions, curves, facts, live, runs
 from rljax.run.reports.pages import html
 
@@ -80,12 +81,11 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Write or serve the report of a work directory."""
-    if len(argv) != 2:
-        raise ValueError("expected one argument: a work directory")
+    workdir = messages.argument(argv, "a work directory")
     if flags.FLAGS.live:
-        live.serve(argv[1], flags.FLAGS.port, lambda: page(runs.read(argv[1]), refresh=5.0))
+        live.serve(workdir, flags.FLAGS.port, lambda: page(runs.read(workdir), refresh=5.0))
         return
     start = datetime.datetime.now()
-    path = write(argv[1])
+    path = write(workdir)
     seconds = (datetime.datetime.now() - start).total_seconds()
     print(f"{path}: {storage.size(storage.path(path)):,} bytes, {seconds:.1f} s")

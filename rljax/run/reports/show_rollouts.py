@@ -20,6 +20,7 @@ import rich.table
 import rich.text
 from absl import flags
 
+from rljax.language import messages
 from rljax.run.reports import completions, runs, turns
 from rljax.run.reports.pages import terminal
 
@@ -177,7 +178,5 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Show the rollouts of a work directory."""
-    if len(argv) != 2:
-        raise ValueError("expected one argument: a work directory or a rollouts.jsonl")
-    values = flags.FLAGS
-    show(argv[1], step=values.step, prompt=values.prompt, count=values.count, colour=values.colour)
+    values, source = flags.FLAGS, messages.argument(argv, "a work directory or a rollouts.jsonl")
+    show(source, step=values.step, prompt=values.prompt, count=values.count, colour=values.colour)

@@ -53,7 +53,6 @@ def role_baseline(roles: types.Count, decay: types.Fraction = 0.95) -> types.Rol
     """
 
     def apply(r: types.Rollout, state, key):
-        del key
         agent = jnp.minimum(ops.given(r.agent, "role_baseline: the rollout has no agent"), roles - 1)
         out, rows, total = minus_remembered(r, agent, state, trajectories.total(r))
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)

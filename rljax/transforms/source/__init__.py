@@ -66,25 +66,6 @@ from rljax.transforms.source.second import ghpo, guide
 from rljax.transforms.source.segments import partial
 from rljax.transforms.source.single import pairs
 
-__all__ = [
-    "arriving",
-    "backward",
-    "demonstrations",
-    "dynamic",
-    "ghpo",
-    "guide",
-    "guided",
-    "guided_below",
-    "learnability",
-    "mopps",
-    "pairs",
-    "partial",
-    "prefixed",
-    "sec",
-    "stored",
-    "task",
-]
-
 
 def __getattr__(name: str) -> Any:
     return transforms.piece("source", name)

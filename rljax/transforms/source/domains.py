@@ -94,16 +94,13 @@ def weighted_source(
     """
 
     def start(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         return {"prompts": by_domain(problems, candidates, piece), "domains": init(problems.domains)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        del problems
         of = pool["prompts"]
         return types.Choice(draw(of, log_weight(pool["domains"], of), offered.size, key))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         new = pool["domains"] if update is None else update(rollout, pool["domains"])
         return rollout, {**pool, "domains": new}
 

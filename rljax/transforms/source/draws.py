@@ -83,7 +83,6 @@ def draw(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         index = candidates_lib.index(problems, count)
         of = {k: jnp.full((index.size, *np.shape(x)), x, jnp.float32) for k, x in start.items()}
         return {"candidate": index, "statistics": of}
@@ -100,7 +99,6 @@ def draw(
         return types.Choice(index[order[jax.lax.top_k(value, size)[1]]])
 
     def select(rollout: types.Rollout, pooled: types.Tree, count: int, key: types.Key):
-        del count, key
         new = update(pooled["statistics"], seen(pooled["candidate"], rollout))
         return rollout, {**pooled, "statistics": new}
 
@@ -139,7 +137,6 @@ def mopps(
     """
 
     def score(of: Statistics, given: Array, key: types.Key) -> Array:
-        del given
         return -((jax.random.beta(key, of["wins"], of["losses"]) - target) ** 2)
 
     return draw(candidates, PRIOR, posterior(decay), score, pool=pool)
@@ -162,7 +159,6 @@ def learnability(
     """
 
     def score(of: Statistics, given: Array, key: types.Key) -> Array:
-        del key
         total = of["wins"] + of["losses"]
         return jnp.where(given, jnp.inf, of["wins"] * of["losses"] / (total * (total + 1.0)))
 

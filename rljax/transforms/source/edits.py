@@ -1,6 +1,7 @@
 """For authors of second passes: edited prompts as arrays, and rows of the second pass in place of the first one's."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import jax
@@ -29,6 +30,21 @@ def text(problems: types.Problems, written: str) -> Part:
 def longest(problems: types.Problems, *texts: str) -> int:
     """Return the number of tokens of the longest of some texts."""
     return max((len(problems.encode(t)) for t in texts), default=0)
+
+
+def room(*texts: str, share: float = 0.0, own: bool = False) -> Callable[[types.Problems, int, int], int]:
+    """Return an ``Again.longer`` for the longest of some texts, a ``share`` of the solution, and a completion if any.
+
+    Args:
+      texts: one of them is written.
+      share: the most of the solution that is shown.
+      own: whether the row's own completion is shown.
+    """
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        return longest(problems, *texts) + math.floor(share * (completion - 1) + 1e-4) + own * completion
+
+    return longer
 
 
 def solution(solutions: types.Action, row: Array, share: Array | float) -> Part:

@@ -17,7 +17,6 @@ def dynamic(oversample: types.Count = 2) -> types.Source:
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del key
         valid = ops.valid_rows(rollout)
         informative = groups.spread_of(rollout) > 1e-6  # equal rewards may differ from their mean in the last bit
         rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so

@@ -43,7 +43,6 @@ def guided_below(below: types.Number = 0.5, demonstrations: types.Count = 1) -> 
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         tally, place = groups.tally(rollout), groups.place(rollout)
         weak = ((tally.reward < below) & (tally.count > 0))[place]
         used = groups.by_policy(rollout) | weak

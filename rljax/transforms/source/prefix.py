@@ -32,7 +32,6 @@ def prefixed(share: types.Fraction = 0.5) -> types.Source:
         return types.Source()
 
     def head(pool, problems, rows, solutions, key):
-        del pool, problems, key
         return cut(solutions, jnp.full(rows.reward.shape, share))
 
     return types.Source(solutions=True, supplies=SUPPLIES, head=head)
@@ -63,17 +62,14 @@ def backward(
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        del rollout
         known = candidates_lib.index(problems, candidates) if each == "prompt" else jnp.zeros((1,), jnp.int32)
         return {"prompts": known, "share": jnp.full(known.shape, start, jnp.float32)}
 
     def head(pool, problems, rows, solutions, key):
-        del problems, key
         assert rows.index is not None
         return cut(solutions, share_of(pool, rows.index))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        del count, key
         seen, share = groups.tally(rollout), pool["share"]
         if each == "batch":
             wins, judged = jnp.sum(seen.wins), jnp.sum(seen.count)

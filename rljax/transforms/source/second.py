@@ -4,8 +4,6 @@ Edits stand after the prompt. Texts are written by the run's tokenizer, which mu
 nothing. The second pass has a fixed size: places that are not needed are decoded, and count for nothing.
 """
 
-import math
-
 import jax.numpy as jnp
 
 from rljax import types
@@ -20,7 +18,6 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
     def edit(
         pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: types.Action, count: int, key
     ):
-        del pool, key
         row, used = edits.places(rollout, edits.unsolved(rollout), -(-count // levels))
         row, used = (jnp.repeat(x, levels)[:count] for x in (row, used))
         shown = jnp.tile(jnp.asarray(hints, jnp.float32), -(-count // levels))[:count]
@@ -30,10 +27,7 @@ def _hinted(share: float, hints: tuple[float, ...], text: str, plain: bool) -> t
         kept = edits.first_solved(first, second, edit, levels)
         return edits.alone(edits.put(first, second, edit, kept), first)
 
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        del prompt
-        return edits.longest(problems, text) + math.floor(max(hints) * (completion - 1) + 1e-4)
-
+    longer = edits.room(text, share=max(hints))
     return types.Again(edit=edit, merge=merge, share=levels * share, longer=longer, plain=plain)
 
 

@@ -9,7 +9,6 @@ from rljax.transforms.source import groups
 
 def in_flight(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
     """Return the pool of rows in flight before the first step: all of its places are free."""
-    del problems
     return {"rows": rollout.replace(parts={}), "free": jnp.ones(rollout.reward.shape, bool)}
 
 
@@ -21,7 +20,6 @@ def still_going(rollout: types.Rollout) -> tuple[types.Array, types.Array]:
 
 def completed(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key) -> tuple[types.Rollout, types.Tree]:
     """Return the ``count`` rows of groups that have ended, the groups drawn first, and the pool without them."""
-    del key
     _, ended = still_going(rollout)
     # groups are numbered in the order of the run; rows of a group are adjacent and stay so
     rows = jnp.lexsort((rollout.group, ~ended))[:count]

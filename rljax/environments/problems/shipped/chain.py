@@ -29,9 +29,7 @@ class Chain:
     name = "chain"
     alphabet = "0123456789 +-*%=:"
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range."""
-        settings.check(self)
+    __post_init__ = settings.check
 
     @property
     def radices(self) -> tuple[int, ...]:

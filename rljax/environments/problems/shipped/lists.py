@@ -39,9 +39,7 @@ class Lists:
     name = "lists"
     alphabet = "0123456789 :" + "".join(sorted(set("".join(_FUNCTIONS))))
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range."""
-        settings.check(self)
+    __post_init__ = settings.check
 
     @property
     def radices(self) -> tuple[int, ...]:

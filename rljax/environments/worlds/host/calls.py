@@ -12,7 +12,6 @@ A tool is a Python function with a docstring and annotations. Models write calls
 What stands between ``<think>`` and ``</think>`` holds no calls.
 """
 
-import difflib
 import inspect
 import itertools
 import json
@@ -90,7 +89,7 @@ class Described(NamedTuple):
 
     function: Callable[..., Any]
     description: Mapping[str, Any]  # as ``signatures.describe`` returns it
-    mismatch: Callable[[Mapping[str, Any]], str]  # what is wrong with arguments; ""
+    mismatch: Callable[[Mapping[str, Any]], str] | None = None  # what is wrong with arguments; None: see ``signatures``
     seconds: float = 0.0  # that a call may take
 
 
@@ -121,51 +120,47 @@ class Toolbox:
             if value < 1:
                 raise ValueError(f"{field}={value}: must be 1 or more")
         self.form, self.longest, self.most = form, longest, most
-        self._functions: dict[str, Callable[..., Any]] = {}
-        self._mismatch: dict[str, Callable[[Mapping[str, Any]], str]] = {}
-        self._described: dict[str, Mapping[str, Any]] = {}
+        self._tools: dict[str, Described] = {}
         for each in functions:
-            is_described = isinstance(each, Described)
-            function, described = each[:2] if is_described else (each, signatures.describe(each))
-            name = described["name"]
-            if name in self._functions:
+            made = each if isinstance(each, Described) else Described(each, signatures.describe(each))
+            name = made.description["name"]
+            if name in self._tools:
                 raise ValueError(f"functions: two tools are named {name!r}")
-            self._functions[name], self._described[name] = function, described
-            self._mismatch |= {name: each.mismatch} if is_described else {}
-        if not self._functions:
+            self._tools[name] = made
+        if not self._tools:
             raise ValueError("functions: names no tool")
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """The tools as chat templates take them: {"type": "function", "function": {...}} each."""
-        return [{"type": "function", "function": dict(described)} for described in self._described.values()]
+        return [{"type": "function", "function": dict(each.description)} for each in self._tools.values()]
 
     @property
     def instruction(self) -> str:
         """The tools and the form of calls as text, for a prompt without a chat template."""
         if self.form != "tags":
-            tools = "\n".join(json.dumps(described, ensure_ascii=False) for described in self._described.values())
+            tools = "\n".join(json.dumps(each.description, ensure_ascii=False) for each in self._tools.values())
             example = '{"name": NAME, "arguments": {NAME: VALUE}}'
             return (
                 f"Tools:\n{tools}\nTo call a tool, write {OPEN + example + CLOSE if self.form == 'json' else example}"
             )
         lines = []
-        for name, described in self._described.items():
-            properties = described["parameters"]["properties"]
+        for name, each in self._tools.items():
+            properties = each.description["parameters"]["properties"]
             inside = next(iter(properties)) if len(properties) == 1 else "{...}" if properties else ""
-            lines.append(f"<{name}>{inside}</{name}>: {described['description']}")
+            lines.append(f"<{name}>{inside}</{name}>: {each.description['description']}")
         return "Tools:\n" + "\n".join(lines)
 
     @property
     def ends(self) -> tuple[str, ...]:
         """Texts that end a call."""
-        names = {"json": ("tool_call",), "bare": (), "tags": tuple(self._functions)}[self.form]
+        names = {"json": ("tool_call",), "bare": (), "tags": tuple(self._tools)}[self.form]
         return tuple(f"</{name}>" for name in names)
 
     def write(self, name: str, **arguments: Any) -> str:
         """Return a call as a model should write it."""
         if self.form == "tags":
-            only = len(self._described[name]["parameters"]["properties"]) == 1
+            only = len(self._tools[name].description["parameters"]["properties"]) == 1
             inside = next(iter(arguments.values())) if only and arguments else None
             text = inside if isinstance(inside, str) else json.dumps(inside if only else arguments, ensure_ascii=False)
             return f"<{name}>{text}</{name}>"
@@ -181,7 +176,7 @@ class Toolbox:
     def _each(self, text: str) -> Iterator[Call]:
         text = _THOUGHT.sub("", text).rpartition("</think>")[2]  # the prompt may have opened the thought
         if self.form == "tags":
-            names = "|".join(map(re.escape, self._functions))
+            names = "|".join(map(re.escape, self._tools))
             tags = re.finditer(rf"<({names})>(.*?)(?:</\1>|(?=<(?:{names})>)|\Z)", text, re.DOTALL)
             yield from (self._tagged(match[1], match[2]) for match in tags)
         elif self.form == "bare":
@@ -198,7 +193,7 @@ class Toolbox:
         if call.problem:
             return Answer(call.name, self._cut(f"Error: {call.problem}"), malformed=True, failed=False)
         try:
-            value = self._functions[call.name](**call.arguments)
+            value = self._tools[call.name].function(**call.arguments)
             return self._awaited(call, value) if inspect.isawaitable(value) else self._said(call, _text(value))
         except BaseException as error:  # also exit(), which must not end the worker
             return self._said(call, _failure(error), failed=True)
@@ -241,7 +236,7 @@ class Toolbox:
 
     def _tagged(self, name: str, text: str) -> Call:
         """Read a call written between tags."""
-        properties = self._described[name]["parameters"]["properties"]
+        properties = self._tools[name].description["parameters"]["properties"]
         if len(properties) == 1:
             (argument, schema), value = next(iter(properties.items())), text.strip()
             if signatures.mismatch(value, schema):  # not a text: a number, a list
@@ -259,9 +254,9 @@ class Toolbox:
         return self._checked(name, arguments)
 
     def _checked(self, name: str, arguments: Mapping[str, Any]) -> Call:
-        if name not in self._functions:
-            return Call("", {}, f"there is no tool {messages.shown(name)}.{_nearest(name, self._functions)}")
-        parameters = self._described[name]["parameters"]
+        if name not in self._tools:
+            return Call("", {}, f"there is no tool {messages.shown(name)}.{_nearest(name, self._tools)}")
+        parameters = self._tools[name].description["parameters"]
         properties = parameters["properties"]
         for argument in arguments:
             if argument not in properties:
@@ -270,8 +265,8 @@ class Toolbox:
         for argument in parameters["required"]:
             if argument not in arguments:
                 return Call(name, {}, f"{name}: the argument {argument!r} is missing")
-        if name in self._mismatch:
-            problem = self._mismatch[name](arguments)
+        if (mismatch := self._tools[name].mismatch) is not None:
+            problem = mismatch(arguments)
             return Call(name, {} if problem else arguments, problem and f"{name}: {problem}")
         for argument, value in arguments.items():
             if allowed := signatures.mismatch(value, properties[argument]):
@@ -287,8 +282,7 @@ class Toolbox:
 
 def _nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
-    close = difflib.get_close_matches(name[:100], names, n=1)
-    return (f" Did you mean {close[0]!r}?" if close else "") + f" Valid: {', '.join(names)}."
+    return f"{messages.hint(name, names)} Valid: {', '.join(names)}."
 
 
 def _json(text: str) -> Any:

@@ -5,9 +5,7 @@ busy with another episode's turn for a while, the episode is built again in a fr
 so far, which must give the same answers. So a slow episode holds up no other, and a killed worker costs none.
 """
 
-import abc
 import dataclasses
-import types as python_types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -85,12 +83,7 @@ class Episodes:
         self._pool.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: python_types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the workers at once."""
         self._pool.stop()
 
@@ -236,11 +229,11 @@ class Episodes:
 
     def told(self, episode: Episode, before: Sequence[tuple[str, records.Told]], reply: process.Reply) -> records.Told:
         """Return the answer after turns, with the outcome that the world gave, or that follows from the rewards."""
-        answer: records.Told = records.failed(reply.outcome, reply.error) if reply.outcome else reply.value
+        answer: records.Told = records.Told.failed(reply.outcome, reply.error) if reply.outcome else reply.value
         if not answer.valid:
             return answer
         if episode.begun is None or len(answer.others) != len(episode.begun.others):
-            return records.failed("crashed", f"step answered {len(answer.seats)} seats; reset had another number")
+            return records.Told.failed("crashed", f"step answered {len(answer.seats)} seats; reset had another number")
         judged = []
         for seat, own in enumerate(answer.seats):
             total = sum(earlier.seats[seat].reward for _, earlier in before) + own.reward
@@ -250,26 +243,15 @@ class Episodes:
 
 
 @dataclasses.dataclass(eq=False)
-class _Item(abc.ABC):
-    """What a worker is asked for an episode; a ``pool.Item``."""
+class _Item(pool.Item):
+    """What a worker is asked for an episode."""
 
     game: Episodes
     episode: Episode
-    deaths: int = 0
-    alone: bool = False
 
     @property
     def home(self) -> pool.Worker | None:
         return None if self.episode.place is None else self.episode.place.worker
-
-    @abc.abstractmethod
-    def calls(self, place: pool.Place) -> Sequence[process.Call]: ...
-
-    @abc.abstractmethod
-    def put(self, replies: Sequence[process.Reply]) -> None: ...
-
-    def moved(self) -> pool.Item | None:
-        return None
 
 
 class _Begin(_Item):
@@ -281,7 +263,9 @@ class _Begin(_Item):
 
     def put(self, replies: Sequence[process.Reply]) -> None:
         (reply,) = replies
-        self.game.opened(self.episode, records.begun(reply.outcome, reply.error) if reply.outcome else reply.value)
+        self.game.opened(
+            self.episode, records.Begun.failed(reply.outcome, reply.error) if reply.outcome else reply.value
+        )
 
 
 @dataclasses.dataclass(eq=False)
@@ -308,11 +292,11 @@ class _Step(_Item):
         """Return a failure if the episode was not built as it was before, else None."""
         reason, turns = "in another process the world gave another answer to the same turns", self.episode.turns
         if begun.error or begun.value != self.episode.begun:
-            return records.failed("crashed", f"{begun.error or 'reset'}: {reason}")
+            return records.Told.failed("crashed", f"{begun.error or 'reset'}: {reason}")
         for number, ((_, before), reply) in enumerate(zip(turns, replies, strict=False)):  # fewer after a failure
             told = self.game.told(self.episode, turns[:number], reply)
             if told != before:
-                return records.failed("crashed", f"{told.error or f'turn {number}'}: {reason}")
+                return records.Told.failed("crashed", f"{told.error or f'turn {number}'}: {reason}")
         return None
 
     def moved(self) -> pool.Item:

@@ -7,24 +7,19 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from rljax.environments.config import VerifierConfig
 from rljax.environments.workers import process
 from rljax.environments.worlds.host import instances
+from rljax.language import scopes
 
 _LIMITS: contextvars.ContextVar[VerifierConfig | None] = contextvars.ContextVar("limits", default=None)
 
 
-@contextlib.contextmanager
-def within(limits: VerifierConfig) -> Iterator[None]:
+def within(limits: VerifierConfig) -> contextlib.AbstractContextManager[Any]:
     """Within the block, host worlds are made, and called, with these limits; else with those that they had before."""
-    token = _LIMITS.set(limits)
-    try:
-        yield
-    finally:
-        _LIMITS.reset(token)
+    return scopes.during(_LIMITS, limits)
 
 
 class Calls:

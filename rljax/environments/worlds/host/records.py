@@ -14,28 +14,30 @@ _KEYS = ("role", "content", "name", "tool_call_id")
 _FIELDS = tuple(field.name for field in dataclasses.fields(host.Observation))
 
 
-@dataclasses.dataclass(frozen=True)
-class Begun:
-    """The opening of an episode."""
+class _Said:
+    """What the records have in common: each is of seat 0, and holds those of the others."""
 
-    messages: tuple[host.Message, ...] = ()  # () after a failure
-    outcome: str = ""  # "", or after a failure one of outcomes.FAILURES
-    error: str = ""  # the reason of a failure
-    others: tuple["Begun", ...] = ()  # what the seats from 1 on read first
+    error: str
+    others: tuple[Any, ...]
 
     @property
     def valid(self) -> bool:
-        """Whether the world began."""
+        """Whether the world answered; if not, the episode does not count."""
         return not self.error
 
     @property
-    def seats(self) -> tuple["Begun", ...]:
-        """What each seat reads first."""
+    def seats(self) -> tuple[Self, ...]:
+        """The record of each seat."""
         return self, *self.others
+
+    @classmethod
+    def failed(cls, outcome: str, error: str) -> Self:
+        """Return the record of a world that did not answer."""
+        return cls(outcome=outcome, error=outcomes.failure(outcome, error).error or "no reason was given")  # pyright: ignore[reportCallIssue]
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as an object of JSON."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]  each kind is a dataclass
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -48,7 +50,17 @@ class Begun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Begun(_Said):
+    """The opening of an episode."""
+
+    messages: tuple[host.Message, ...] = ()  # () after a failure
+    outcome: str = ""  # "", or after a failure one of outcomes.FAILURES
+    error: str = ""  # the reason of a failure
+    others: tuple["Begun", ...] = ()  # what the seats from 1 on read first
+
+
+@dataclasses.dataclass(frozen=True)
+class Told(_Said):
     """What follows a turn, for seat 0. After a failure nothing was said or paid, and the episode is over."""
 
     messages: tuple[host.Message, ...] = ()  # what the policy reads next; () if nothing is said
@@ -62,16 +74,6 @@ class Told:
     next_seat: int | None = None  # who writes next; None: the seat that follows
 
     @property
-    def valid(self) -> bool:
-        """Whether the world answered; if not, the episode does not count."""
-        return not self.error
-
-    @property
-    def seats(self) -> tuple["Told", ...]:
-        """What follows the turn for each seat."""
-        return self, *self.others
-
-    @property
     def over(self) -> bool:
         """Whether the episode has ended."""
         return self.done or self.truncated or not self.valid
@@ -80,29 +82,6 @@ class Told:
     def text(self) -> str:
         """The contents of the messages, on lines of their own."""
         return "\n".join(message["content"] for message in self.messages)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as an object of JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Return the record that ``to_json`` wrote.
-
-        Raises:
-          ValueError: it did not write this.
-        """
-        return cls(**_checked(cls, value))
-
-
-def begun(outcome: str, error: str) -> Begun:
-    """Return the record of an episode that could not begin."""
-    return Begun(outcome=outcome, error=outcomes.failure(outcome, error).error or "no reason was given")
-
-
-def failed(outcome: str, error: str) -> Told:
-    """Return the record of a turn without an answer."""
-    return Told(outcome=outcome, error=outcomes.failure(outcome, error).error or "no reason was given")
 
 
 def opening(value: Any, seats: int = 1) -> Begun:
@@ -186,7 +165,7 @@ def _told(value: host.Observation, role: str) -> Told:
     judged = {**value.parts, "reward": value.reward} | ({"outcome": value.outcome} if value.outcome != "" else {})
     answer = outcomes.read(judged)
     if answer.error:
-        return failed(answer.outcome, answer.error)
+        return Told.failed(answer.outcome, answer.error)
     reply = conversation(value.text, role, "step")
     return Told(reply, answer.reward, done, truncated, answer.outcome, answer.parts)
 
@@ -256,7 +235,7 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
                 raise ValueError(f"outcome {shown.shown(fields['outcome'])}")
             return fields
         if failure:
-            return dataclasses.asdict(failed(fields["outcome"], fields["error"]))
+            return dataclasses.asdict(Told.failed(fields["outcome"], fields["error"]))
         given = {**fields["parts"], "reward": fields["reward"]}
         answer = outcomes.read(given | ({"outcome": fields["outcome"]} if fields["outcome"] else {}))
         if _no_seat(following := fields["next_seat"], 1 + len(fields["others"])):

@@ -209,7 +209,6 @@ class HostWorld:
           ValueError: the class has no ``expert`` and the rows no conversation, one is longer than T, or the class has
             several seats.
         """
-        del key
         if self.seats > 1:
             raise ValueError(f"task {self.name!r} has no demonstrations: its class has {self.seats} seats")
         ids, masks = [], []

@@ -12,7 +12,6 @@ from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import Share, setting
-from rljax.types import Range
 
 _SPACE = 2**31 - 2**20  # products below it are exact in int32 also where float32 rounds them
 
@@ -31,11 +30,11 @@ class Calculator:
     Parts: ``calls``, the calls that the tool answered; ``malformed``, the malformed turns.
     """
 
-    digits: Annotated[int, Range(1, 4)] = setting(3, "Digits of each number of a question; none begins with 0.")
-    terms: Annotated[int, Range(2, 4)] = setting(3, "Numbers of a question.")
+    digits: Annotated[int, types.Range(1, 4)] = setting(3, "Digits of each number of a question; none begins with 0.")
+    terms: Annotated[int, types.Range(2, 4)] = setting(3, "Numbers of a question.")
     turns: int | None = setting(None, "The most turns of an episode; None: as many as terms, the expert's.")
     skill: Share = setting(1.0, "Share of the demonstrations that use the tool.")
-    heldout: Annotated[float, Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the questions held out.")
+    heldout: Annotated[float, types.Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the questions held out.")
 
     name = "calculator"
     alphabet = "0123456789*+=?"
@@ -106,16 +105,7 @@ class Calculator:
             "calls": state["calls"] + called,
             "malformed": state["malformed"] + bad,
         }
-        question = rules.line("?", jnp.zeros(self.width - 1, jnp.int32))
-        outcome = jnp.where(bad, types.Outcome.UNPARSEABLE, types.Outcome.WRONG)
-        return state, rules.Answer(
-            jnp.where(called, rules.decimal(result, self.width), question),
-            reward=hit * 1.0,
-            done=answers,
-            truncated=~answers & (state["turn"] >= self.max_turns),
-            outcome=jnp.where(hit, types.Outcome.CORRECT, outcome),
-            parts={name: state[name] for name in self.parts},
-        )
+        return state, rules.judged(self, state, rules.decimal(result, self.width), hit, ~bad, answers)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the next call, or the answer when its value is known."""

@@ -1,5 +1,6 @@
 """Guess a number: the world says whether it is higher or lower, or answers questions about it."""
 
+import abc
 import dataclasses
 import math
 from typing import Annotated, Any
@@ -14,7 +15,6 @@ from rljax.environments.worlds import rules
 from rljax.environments.worlds.text import TextWorld
 from rljax.language import settings
 from rljax.language.settings import Share, setting
-from rljax.types import Range
 
 _SEED = 6  # decides the secrets; part of the worlds, not of a run
 _EVEN = 2**20  # problems of a split where both splits have all secrets
@@ -28,16 +28,14 @@ class Secret:
     in both splits; with ``heldout`` above 0 the secrets are not.
     """
 
-    numbers: Annotated[int, Range(2, 1000)] = setting(64, "The secret is below this number.")
-    turns: Annotated[int, Range(2, 64)] = setting(6, "The most turns.")
+    numbers: Annotated[int, types.Range(2, 1000)] = setting(64, "The secret is below this number.")
+    turns: Annotated[int, types.Range(2, 64)] = setting(6, "The most turns.")
     efficiency: Share = setting(0.0, "What is left unpaid if all turns are used, as a share.")
-    heldout: Annotated[float, Range(0, 0.5)] = setting(
+    heldout: Annotated[float, types.Range(0, 0.5)] = setting(
         0.0, "Fraction of the secrets that only held-out problems have; 0: all secrets are in both splits."
     )
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range."""
-        settings.check(self)
+    __post_init__ = settings.check
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
@@ -55,39 +53,57 @@ class Secret:
 
 
 @dataclasses.dataclass(frozen=True)
-class Guess:
-    """Rules: a wrong guess is answered by ``+``, the secret is higher, or ``-``, it is lower; ``?`` if unreadable.
-
-    An expert halves the numbers that remain. Parts: ``malformed``, unreadable turns.
-    """
+class Guessing(abc.ABC):
+    """What worlds with a secret number have in common; they differ in what may be asked."""
 
     secret: Secret = dataclasses.field(default_factory=Secret)
 
-    name = "guess"
-    alphabet = "0123456789?+-"
     parts = ("malformed",)
     prompt_length = 5
-    turn_length = 3
     reply_length = 1
 
     @property
     def max_turns(self) -> int:
-        """The most guesses."""
+        """The most turns, a right number included."""
         return self.secret.turns
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         return self.secret.size(split)
 
+    def prompt(self, state: Any, seat: types.Array) -> types.Array:
+        """Write how many numbers there are."""
+        return rules.line(f"{self.secret.numbers}?")
+
+    @abc.abstractmethod
+    def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
+        """Answer a question or a guess."""
+
+    def answered(
+        self, state: Any, hit: types.Array, readable: types.Array, character: types.Array
+    ) -> tuple[Any, rules.Answer]:
+        """Count the turn, pay, and tell one character."""
+        turn = state["turn"] + 1
+        state = {**state, "turn": turn, "malformed": state["malformed"] + ~readable}
+        answer = rules.judged(self, state, character[None], hit, readable)
+        return state, answer.replace(reward=self.secret.paid(hit, turn))
+
+
+class Guess(Guessing):
+    """Rules: a wrong guess is answered by ``+``, the secret is higher, or ``-``, it is lower; ``?`` if unreadable.
+
+    An expert halves the numbers that remain. Parts: ``malformed``, unreadable turns.
+    """
+
+    name = "guess"
+    alphabet = "0123456789?+-"
+    turn_length = 3
+
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the secret, and the numbers that remain."""
         zero = jnp.int32(0)
         secret, high = self.secret.draw(index, split), jnp.int32(self.secret.numbers - 1)
         return {"secret": secret, "low": zero, "high": high, "turn": zero, "malformed": zero}
-
-    def prompt(self, state: Any, seat: types.Array) -> types.Array:
-        """Write how many numbers there are."""
-        return rules.line(f"{self.secret.numbers}?")
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Compare the guess with the secret."""
@@ -96,15 +112,14 @@ class Guess:
         low = jnp.where(readable & ~above, jnp.maximum(state["low"], guess + 1), state["low"])
         high = jnp.where(readable & above, jnp.minimum(state["high"], guess - 1), state["high"])
         state = {**state, "low": low, "high": high}
-        return _answer(self.secret, state, hit, readable, jnp.where(above, ord("-"), ord("+")))
+        return self.answered(state, hit, readable, jnp.where(above, ord("-"), ord("+")))
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the middle of the numbers that remain."""
         return rules.decimal((state["low"] + state["high"]) // 2, 3)
 
 
-@dataclasses.dataclass(frozen=True)
-class TwentyQuestions:
+class TwentyQuestions(Guessing):
     """Rules: a turn is a question, answered by ``y`` or ``n``, or a number; the right one ends the episode.
 
     Questions are ``b3``, whether bit 3 of the secret is set (bit 0 is the lowest); ``/7``, whether 7 divides it; and
@@ -112,36 +127,18 @@ class TwentyQuestions:
     is unreadable. An expert asks for all bits and names the number. Parts: ``malformed``, unreadable turns.
     """
 
-    secret: Secret = dataclasses.field(default_factory=Secret)
-
     name = "twenty_questions"
     alphabet = "0123456789b/dyn?"
-    parts = ("malformed",)
-    prompt_length = 5
-    reply_length = 1
 
     @property
     def turn_length(self) -> int:
         """A letter and a number."""
         return 1 + len(str(self.secret.numbers - 1))
 
-    @property
-    def max_turns(self) -> int:
-        """The most turns, the number included."""
-        return self.secret.turns
-
-    def size(self, split: Split) -> int:
-        """Return the number of problems of a split."""
-        return self.secret.size(split)
-
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the secret, and how many bits, from the lowest, have been asked for."""
         zero = jnp.int32(0)
         return {"secret": self.secret.draw(index, split), "known": zero, "turn": zero, "malformed": zero}
-
-    def prompt(self, state: Any, seat: types.Array) -> types.Array:
-        """Write how many numbers there are."""
-        return rules.line(f"{self.secret.numbers}?")
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Answer a question, or compare the number with the secret."""
@@ -157,7 +154,7 @@ class TwentyQuestions:
         yes |= digit & jnp.any(written == value + ord("0"))
         hit = names & (guess == secret)
         state = {**state, "known": state["known"] + (bit & (value == state["known"]))}
-        return _answer(self.secret, state, hit, names | bit | divisor | digit, jnp.where(yes, ord("y"), ord("n")))
+        return self.answered(state, hit, names | bit | divisor | digit, jnp.where(yes, ord("y"), ord("n")))
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Ask for the next bit, or name the number."""
@@ -168,23 +165,6 @@ class TwentyQuestions:
 
 def _bits(numbers: int) -> int:
     return max(1, math.ceil(math.log2(numbers)))
-
-
-def _answer(
-    secret: Secret, state: Any, hit: types.Array, readable: types.Array, character: types.Array
-) -> tuple[Any, rules.Answer]:
-    """Count the turn, pay, and tell one character."""
-    turn = state["turn"] + 1
-    state = {**state, "turn": turn, "malformed": state["malformed"] + ~readable}
-    missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
-    return state, rules.Answer(
-        jnp.where(readable, character, ord("?"))[None],
-        reward=secret.paid(hit, turn),
-        done=hit,
-        truncated=~hit & (turn >= secret.turns),
-        outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
-        parts={"malformed": state["malformed"]},
-    )
 
 
 guess = settings.constructor(lambda secret: TextWorld(Guess(secret)), Secret(), doc=Guess.__doc__)

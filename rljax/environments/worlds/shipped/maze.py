@@ -12,7 +12,6 @@ from rljax.environments import Split, characters
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import Share, setting
-from rljax.types import Range
 
 _SEED = 8  # decides the mazes; part of the world, not of a run
 _HELD = 4  # one of so many goals makes a problem a held-out one
@@ -40,11 +39,13 @@ class Maze:
     unreadable turns.
     """
 
-    side: Annotated[int, Range(3, 8)] = setting(4, "Rows and columns of the grid.")
-    moves: Annotated[int, Range(1, 8)] = setting(2, "The most moves of a turn.")
+    side: Annotated[int, types.Range(3, 8)] = setting(4, "Rows and columns of the grid.")
+    moves: Annotated[int, types.Range(1, 8)] = setting(2, "The most moves of a turn.")
     turns: int | None = setting(None, "The most turns; None: as many as the longest path can need.")
     walls: Share = setting(1.0, "Probability of a wall where the spanning tree has no way.")
-    objects: Annotated[int, Range(0, 8)] = setting(0, "Coloured cells, one of which is the goal; 0: it is a cell.")
+    objects: Annotated[int, types.Range(0, 8)] = setting(
+        0, "Coloured cells, one of which is the goal; 0: it is a cell."
+    )
     view: Literal["position", "ways"] = setting("position", "What a reply tells; ways: also the open directions.")
 
     name = "maze"
@@ -150,15 +151,7 @@ class Maze:
         }
         around = jnp.where(state["ways"][cell], jnp.asarray(characters.codes(_MOVES)), 0)
         view = rules.line(self._name(cell), around if self.view == "ways" else "")
-        missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
-        return state, rules.Answer(
-            jnp.where(readable, view, rules.line("?", jnp.zeros(self.reply_length - 1, jnp.int32))),
-            reward=hit * 1.0,
-            done=hit,
-            truncated=~hit & (state["turn"] >= self.max_turns),
-            outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
-            parts={name: state[name] for name in self.parts},
-        )
+        return state, rules.judged(self, state, view, hit, readable)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the next moves of a shortest path; the first of ``NESW`` where there are several."""

@@ -12,7 +12,6 @@ from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import setting
-from rljax.types import Range
 
 _SEED = 16  # decides what is asked about a document; part of the world, not of a run
 
@@ -31,12 +30,12 @@ class Memory:
     Parts: ``right``, the share of the asked values that are right.
     """
 
-    chunks: Annotated[int, Range(1, 64)] = setting(3, "Chunks of a document; an episode has one turn more.")
-    facts: Annotated[int, Range(1, 16)] = setting(4, "Facts of a chunk.")
-    keys: Annotated[int, Range(2, 26)] = setting(6, "Number of different keys.")
-    asked: Annotated[int, Range(1, 8)] = setting(2, "Keys that a question asks for; the same one may come twice.")
-    note: Annotated[int, Range(2, 256)] = setting(8, "The most characters of a note.")
-    heldout: Annotated[float, Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the documents held out.")
+    chunks: Annotated[int, types.Range(1, 64)] = setting(3, "Chunks of a document; an episode has one turn more.")
+    facts: Annotated[int, types.Range(1, 16)] = setting(4, "Facts of a chunk.")
+    keys: Annotated[int, types.Range(2, 26)] = setting(6, "Number of different keys.")
+    asked: Annotated[int, types.Range(1, 8)] = setting(2, "Keys that a question asks for; the same one may come twice.")
+    note: Annotated[int, types.Range(2, 256)] = setting(8, "The most characters of a note.")
+    heldout: Annotated[float, types.Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the documents held out.")
 
     name = "memory"
     rows = "chapters"

@@ -12,7 +12,6 @@ from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import NonNegative, Share, setting
-from rljax.types import Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +31,17 @@ class Retry:
     """
 
     found: Share = setting(0.5, "Probability that a search finds the value.")
-    turns: Annotated[int, Range(2, 64)] = setting(5, "The most turns, the answer included.")
-    digits: Annotated[int, Range(1, 4)] = setting(2, "Digits of a key, and of a value.")
+    turns: Annotated[int, types.Range(2, 64)] = setting(5, "The most turns, the answer included.")
+    digits: Annotated[int, types.Range(1, 4)] = setting(2, "Digits of a key, and of a value.")
     bonus: NonNegative = setting(0.0, "Reward of a retry, paid with an answer.")
     persistence: Share = setting(1.0, "Probability that a demonstration searches again after a failure.")
-    heldout: Annotated[float, Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the problems held out.")
+    heldout: Annotated[float, types.Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the problems held out.")
 
     name = "retry"
     alphabet = "0123456789k?=-"
     parts = ("retries", "searches", "malformed")
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range."""
-        settings.check(self)
+    __post_init__ = settings.check
 
     @property
     def prompt_length(self) -> int:
@@ -99,16 +96,10 @@ class Retry:
             "malformed": state["malformed"] + bad,
         }
         retries = jnp.where(answers, state["retries"], 0)
-        reply = jnp.where(finds, self._number(state["value"]), self._sign("-"))
-        missed = jnp.where(bad, types.Outcome.UNPARSEABLE, types.Outcome.WRONG)
-        return state, rules.Answer(
-            jnp.where(bad, self._sign("?"), reply),
-            reward=hit + self.bonus * retries,
-            done=answers,
-            truncated=~answers & (state["turn"] >= self.turns),
-            outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
-            parts={"retries": retries, "searches": state["searches"], "malformed": state["malformed"]},
-        )
+        nothing = rules.line("-", jnp.zeros(self.digits - 1, jnp.int32))
+        reply = jnp.where(finds, self._number(state["value"]), nothing)
+        answer = rules.judged(self, {**state, "retries": retries}, reply, hit, ~bad, answers)
+        return state, answer.replace(reward=hit + self.bonus * retries)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Search, or answer."""
@@ -127,9 +118,6 @@ class Retry:
     def _number(self, value: types.Array) -> types.Array:
         """Write a number with all its digits."""
         return jnp.stack([value // 10**i % 10 + ord("0") for i in reversed(range(self.digits))])
-
-    def _sign(self, sign: str) -> types.Array:
-        return rules.line(sign, jnp.zeros(self.digits - 1, jnp.int32))
 
 
 retry = text.of(Retry)

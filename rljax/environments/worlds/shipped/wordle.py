@@ -14,7 +14,6 @@ from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import setting
-from rljax.types import Range
 
 _MOST = 4096  # words
 _SEED = 0  # of the order of the expert's guesses
@@ -34,10 +33,12 @@ class Wordle:
     """
 
     words: str = setting("", "The words, separated by spaces; empty: all texts of ``length`` letters.")
-    letters: Annotated[int, Range(2, 26)] = setting(5, "Without words: how many letters of the alphabet there are.")
-    length: Annotated[int, Range(2, 8)] = setting(3, "Without words: letters of a word.")
-    turns: Annotated[int, Range(2, 64)] = setting(6, "The most guesses.")
-    heldout: Annotated[float, Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the words held out.")
+    letters: Annotated[int, types.Range(2, 26)] = setting(
+        5, "Without words: how many letters of the alphabet there are."
+    )
+    length: Annotated[int, types.Range(2, 8)] = setting(3, "Without words: letters of a word.")
+    turns: Annotated[int, types.Range(2, 64)] = setting(6, "The most guesses.")
+    heldout: Annotated[float, types.Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the words held out.")
 
     name = "wordle"
     parts = ("malformed",)
@@ -110,15 +111,7 @@ class Wordle:
             "turn": state["turn"] + 1,
             "malformed": state["malformed"] + ~listed,
         }
-        missed = jnp.where(listed, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
-        return state, rules.Answer(
-            jnp.where(listed, feedback, rules.line("?", jnp.zeros(self.reply_length - 1, jnp.int32))),
-            reward=hit * 1.0,
-            done=hit,
-            truncated=~hit & (state["turn"] >= self.turns),
-            outcome=jnp.where(hit, types.Outcome.CORRECT, missed),
-            parts={"malformed": state["malformed"]},
-        )
+        return state, rules.judged(self, state, feedback, hit, listed)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the first word that agrees with the marks."""

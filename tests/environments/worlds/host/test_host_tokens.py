@@ -120,7 +120,9 @@ def test_a_class_by_its_path_is_a_task():
     assert tokenizer.decode(token[0]) == "1+2+3" and tokenizer.decode(token[1]) == "1+2"
     np.testing.assert_array_equal(mask, [[1, 1, 0, 1, 1, 0, 1, 1], [1, 1, 0, 1, 1, 0, 0, 0]])
     assert bound.opening(records.opening("Count to 2:")) == tokenizer.prompt("Count to 2:")
-    assert bound.opening(records.opening("x" * 17)) is None and bound.opening(records.begun("crashed", "e")) is None
+    assert (
+        bound.opening(records.opening("x" * 17)) is None and bound.opening(records.Begun.failed("crashed", "e")) is None
+    )
     assert bound.reply(records.observation(Observation("+"), "user")) == tokenizer.encode("+")
     assert bound.reply(records.observation(Observation("++"), "user")) is None
 

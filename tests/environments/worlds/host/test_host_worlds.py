@@ -19,7 +19,7 @@ def test_records_are_json():
     reply = records.observation(Observation("a", 0.1, True, "correct", {"p": 1 / 3}), "tool")
     assert reply.messages == ({"role": "tool", "content": "a"},) and reply.text == "a" and reply.over and reply.valid
     begun = records.opening([{"role": "system", "content": "s"}, {"role": "user", "content": "ü\n"}])
-    for record in (reply, begun, records.failed("timed_out", "5 s"), records.begun("crashed", "x" * 9000)):
+    for record in (reply, begun, records.Told.failed("timed_out", "5 s"), records.Begun.failed("crashed", "x" * 9000)):
         again = type(record).from_json(json.loads(json.dumps(record.to_json())))
         assert again == record and again.valid == (not record.error)
     mapping = {"text": {"role": "user", "content": "b"}, "done": False}

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import importlib
-import importlib.util
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -170,8 +169,7 @@ def check(
     Raises:
       ValueError: textarena is not installed, has no such game or cannot begin it, or an argument is out of range.
     """
-    if importlib.util.find_spec("textarena") is None:
-        raise ValueError("textarena needs textarena: pip install textarena, or in the checkout pip install '.[worlds]'")
+    messages.need("textarena", "textarena", "worlds")
     games = _library().envs.registration.ENV_REGISTRY
     if game not in games:
         close = parse.nearest(str(game), games).partition(" Valid:")[0]  # of hundreds

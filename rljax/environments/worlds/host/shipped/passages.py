@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import pathlib
 import re
 import sys
@@ -43,8 +42,7 @@ class Search:
         for field, value in (("passages", self.passages), ("words", self.words)):
             if value < 1:
                 raise ValueError(f"{field}={value}: must be 1 or more")
-        if importlib.util.find_spec("bm25s") is None:
-            raise ValueError("search needs bm25s: pip install bm25s, or in the checkout pip install '.[worlds]'")
+        messages.need("search", "bm25s", "worlds")
         if not split(self.folder, self.words):
             raise ValueError(f"folder={messages.shown(self.folder)}: its files ({', '.join(ENDINGS)}) have no text")
 

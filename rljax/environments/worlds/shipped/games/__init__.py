@@ -27,7 +27,7 @@ the same deal; the key of ``step`` draws the moves of the opponent.
 ==================  ======================================================================================
 ``constructor.py``  ``game``
 ``rules.py``        ``Duel`` and ``Against``: a game of two seats, or of one, as rules of characters
-``variants.py``     the protocol ``Variant``: what the rules need to know about one game
+``variants.py``     the base ``Variant``: what the rules need to know about one game
 ``boards.py``       tic-tac-toe, connect four, Othello: texts and experts
 ``cards.py``        Kuhn poker, Leduc hold'em: texts and experts
 ``perfect.py``      perfect play: a table for tic-tac-toe, the equilibria of Kuhn poker

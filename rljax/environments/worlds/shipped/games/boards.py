@@ -1,6 +1,5 @@
 """Tic-tac-toe, connect four and Othello: their texts and their experts. The first player is x, the second o."""
 
-import dataclasses
 import string
 from typing import Any
 
@@ -24,23 +23,12 @@ def _rows(cells: types.Array) -> types.Array:
     return jnp.pad(cells, ((0, 0), (0, 1)), constant_values=_NEW_LINE).reshape(-1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Board:
+class Board(variants.Variant):
     """What the games on boards have in common."""
 
     separator = ""
-    event_length = 0
     remembers = False
-    replies = 1
     stake = 1.0
-
-    def dealt(self, state: State, first: types.Array) -> State:
-        """Return a first state in which player ``first`` moves."""
-        return state.replace(current_player=jnp.asarray(first, jnp.int32))
-
-    def event(self, before: State, after: State) -> types.Array:
-        """Return nothing: a move says it all."""
-        return jnp.zeros((0,), jnp.int32)
 
 
 def _color(state: State, player: types.Array, turn: types.Array) -> types.Array:

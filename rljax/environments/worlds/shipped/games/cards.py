@@ -1,6 +1,5 @@
 """Kuhn poker and Leduc hold'em: their texts and their experts. Cards are J, Q and K."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -17,8 +16,7 @@ def _letter(card: types.Array) -> types.Array:
     return jnp.asarray(variants.table(CARDS)[0])[card]
 
 
-@dataclasses.dataclass(frozen=True)
-class Cards:
+class Cards(variants.Variant):
     """What the games with cards have in common."""
 
     separator = " "
@@ -36,22 +34,14 @@ class KuhnPoker(Cards):
 
     name = "kuhn_poker"
     alphabet = "JQKabcdefhklot >"
-    max_turns, turns_each, replies = 3, 2, 1
-    move_length, event_length = 5, 0
+    max_turns, turns_each = 3, 2
+    move_length = 5
     stake = 2.0
-
-    def dealt(self, state: State, first: types.Array) -> State:
-        """Return a first state in which player ``first`` moves."""
-        return state.replace(current_player=jnp.asarray(first, jnp.int32))
 
     def names(self, state: State) -> types.Array:
         """Return the words for putting a chip into the pot, and for not doing so."""
         first, second = variants.table("bet", "check"), variants.table("call\0", "fold\0")
         return jnp.where(state._last_action == 0, second, first)
-
-    def event(self, before: State, after: State) -> types.Array:
-        """Return nothing: a move says it all."""
-        return jnp.zeros((0,), jnp.int32)
 
     def expert(self, state: State, key: types.Key) -> types.Array:
         """Return a move of an equilibrium strategy."""

@@ -1,7 +1,6 @@
 """Host worlds of other libraries: ``gymnasium``, ``mcp``, ``openenv``."""
 
 import functools
-import importlib.util
 from typing import Any
 
 from rljax.environments.questions import recipe
@@ -40,7 +39,7 @@ def gymnasium(
     Raises:
       ValueError: gymnasium is not installed, has no such environment, or its observations or actions are not text.
     """
-    _needs("gymnasium", "gymnasium", "gymnasium")
+    messages.need("gymnasium", "gymnasium", "gymnasium")
     if ":" in environment:
         with parse.resolving("environment"):
             dotted.module(environment.partition(":")[0], "gymnasium")
@@ -79,7 +78,7 @@ def mcp(
       ValueError: as ``tools``, mcp is not installed, the command starts no server, or it has no such tool.
       FileNotFoundError: a file does not exist.
     """
-    _needs("mcp", "mcp", "mcp")
+    messages.need("mcp", "mcp", "mcp")
     if not command:
         raise ValueError("command=(): names no program")
     if not 0 < seconds < 1e5:
@@ -119,7 +118,7 @@ def openenv(
       ValueError: openenv-core is not installed, the address is none, no server answers there, or an observation has no
         such field.
     """
-    _needs("openenv", "openenv", "openenv-core")
+    messages.need("openenv", "openenv-core", "openenv", module="openenv")
     if not url.startswith(("http://", "https://", "ws://", "wss://")):
         raise ValueError(f"url={messages.shown(url)}: must begin with http://, https://, ws:// or wss://")
     from rljax.environments.worlds.host.shipped.adapters import openenvs  # imports openenv, which takes seconds
@@ -134,8 +133,3 @@ def _checked(world: task.HostWorld) -> task.HostWorld:
     """Return the world; ValueError if a worker process cannot make an instance."""
     _ = world.parts
     return world
-
-
-def _needs(name: str, module: str, package: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ValueError(f"{name} needs {package}: pip install {package}, or in the checkout pip install '.[{name}]'")

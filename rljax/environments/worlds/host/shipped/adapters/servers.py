@@ -21,18 +21,15 @@ from rljax.environments.worlds.host.shipped import tools
 from rljax.language import messages, parse
 
 _BEGUN = 60.0  # seconds in which a server must list its tools
-_ATTRIBUTES = ("parts", "role", "seconds", "tools", "turn_end")
 
 
-class ServedTools:
+class ServedTools(tools.ToolWorld):
     """``tools.ToolWorld`` with the tools of a server.
 
     The tools are listed once in each worker process. Each episode has a server of its own, which its first call starts;
     the episode's end ends the server. A server that ends before its episode makes the episode invalid. A call that
     takes more than ``seconds`` is answered so, and counted in ``failed``; the start of the server may take as many.
     """
-
-    cut = True
 
     def __init__(
         self,
@@ -62,24 +59,14 @@ class ServedTools:
             if name not in offered:
                 raise ValueError(f"functions: the server has no tool {name!r}.{parse.nearest(name, offered)}")
         described: list[Any] = [_described(offered[name], self._server.call, seconds) for name in functions or offered]
-        self._world = tools.ToolWorld(described, *arguments)
-        for name in _ATTRIBUTES:
-            setattr(self, name, getattr(self._world, name))
-
-    def reset(self, example: Mapping[str, Any]) -> host.Messages:
-        """Begin an episode."""
-        return self._world.reset(example)
+        super().__init__(described, *arguments)
 
     def step(self, text: str) -> host.Observation:
         """Make the calls of a turn, or judge the answer; RuntimeError if the server has ended."""
-        answered = self._world.step(text)
+        answered = super().step(text)
         if self._server.problem:
             raise RuntimeError(f"the MCP server: {self._server.problem}")
         return answered
-
-    def expert(self) -> str:
-        """Return the next turn of a demonstration."""
-        return self._world.expert()
 
     def close(self) -> None:
         """End the server."""
