@@ -75,6 +75,13 @@ def make(
       ValueError: the config does not fit the topology, or its task cannot be read on this machine.
     """
     config = files.last_phase(config)
+    hosts = len({device.process_index for device in target.devices})
+    if config.mesh.rollout and target.kind.dims == 2 and hosts > 1:  # the compiler fails, or aborts
+        raise ValueError(
+            f"config.mesh.rollout={config.mesh.rollout}: {target.name} has {hosts} hosts, and the compiler of "
+            f"{target.kind.name} takes programs on some chips of one host alone. To fix: 0, or --target "
+            f"{target.kind.name}:2x2."
+        )
     if tokens is None:
         try:
             return programs.build(config, devices=target.devices)

@@ -30,9 +30,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @functools.cache
-def target():
+def target(name="v5e:4x4"):
     try:
-        return topology.describe("v5e:4x4")
+        return topology.describe(name)
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -109,20 +109,38 @@ def small(**fields):
 
 
 def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
-    config = small()
+    pod, config = target("v5p:2x2x4"), small()
     config.mesh.update({"rollout": 8, "fsdp": 8})
-    program = compiling.make(config, target(), (16, 32))
+    program = compiling.make(config, pod, (16, 32))
     sampler = program.sampler.steps[-1]
     assert {*sampler.setup.mesh.devices.flat}.isdisjoint(program.steps[-1].setup.mesh.devices.flat)
     shards = [
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
         for x in jax.tree.leaves(sampler.shape.params["policy"])
     ]
-    text = report.copied(sampler, program.steps[-1], target())
+    text = report.copied(sampler, program.steps[-1], pod)
     assert f"its devices receive {report.size(sum(shards))}, the others send {report.size(sum(shards))} each" in text
-    assert f"at least {1000 * sum(shards) / 200e9:.3g} ms over ICI" in text  # v5e
+    assert f"at least {1000 * sum(shards) / 600e9:.3g} ms over ICI" in text  # v5p
     with pytest.raises(ValueError, match=r"'fused': this step has rollout, score, update, as config\.mesh\.rollout=8"):
         compiling.trace(program.steps[-1], "fused")
+
+
+def test_some_chips_of_a_host_sample_and_the_others_update():
+    host, config = target("v5e:2x2"), small()
+    config.mesh.update({"rollout": 1, "fsdp": 1, "data": 3})
+    config.batch.update({"prompts": 6})
+    program = compiling.make(config, host, (16, 32))
+    for step, count in ((program.sampler.steps[-1], 1), (program.steps[-1], 3)):
+        assert step.setup.mesh.size == len({d.id for d in step.setup.mesh.devices.flat}) == count
+    text = compiling.compile_one(program.steps[-1], "update", host).text
+    assert re.search(r"all-reduce.*replica_groups=(\{\{0,1,2\}\}|mesh\['\w+'=3\]|\[1,3\])", text)
+
+
+def test_chips_of_several_hosts_that_the_compiler_cannot_connect_are_refused():
+    config = small()
+    config.mesh.update({"rollout": 8, "fsdp": 8})
+    with pytest.raises(ValueError, match=r"config\.mesh\.rollout=8: v5e:4x4 has 4 hosts.* 0, or --target v5e:2x2"):
+        compiling.make(config, target(), (16, 32))
 
 
 # A process of its own: the compiler reads its flags once, and prints what it lacks.
