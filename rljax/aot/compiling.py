@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import pathlib
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
-from rljax.aot import flops, topology
+from rljax.aot import flops, live, topology
 from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.host import memory
@@ -42,6 +44,7 @@ class Compiled:
       aliased: bytes of outputs that reuse arguments.
       peak: the largest number of bytes live at once.
       text: optimized HLO.
+      buffers: what is live at the peak; none if the compiler does not write it.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Compiled:
     aliased: int
     peak: int
     text: str
+    buffers: tuple[live.Buffer, ...] = ()
 
 
 def make(
@@ -182,13 +186,14 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     operations = flops.of_jaxpr(traced.jaxpr, assumed(step))
     lowered = traced.lower()
     lowered_at, cpu_start = time.perf_counter(), time.process_time()
-    with uncached():
+    with uncached(), tempfile.TemporaryDirectory() as folder:
         try:
-            compiled = lowered.compile()
+            compiled = lowered.compile(compiler_options={"xla_dump_to": folder})
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise DoesNotFitError(_too_large(step, name, target, traced, str(error))) from error
+        buffers = live.at_peak(pathlib.Path(folder))
     end, cpu_end = time.perf_counter(), time.process_time()
     sizes = compiled.memory_analysis()
     program = Compiled(
@@ -203,6 +208,7 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         aliased=sizes.alias_size_in_bytes,
         peak=sizes.peak_memory_in_bytes,
         text=compiled.as_text(),
+        buffers=buffers,
     )
     if program.peak > limit:
         reason = f"its peak is {program.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"

@@ -175,10 +175,12 @@ def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
     ]
 
 
-def _sends(r: dict[str, Any]) -> str:
-    """Return the collectives of a program that send the most bytes, as text."""
+def _details(r: dict[str, Any]) -> dict[str, str]:
+    """Return what a program holds at its peak, and the collectives that send the most bytes, as text by verb."""
+    held = [f"{cause} {report.size(b)}" for cause, b in r.get("by_cause", {}).items() if b > 0.01 * r["peak"]]
     most = [c for c in r.get("collectives", []) if c["sent"] > 0.01 * (r["sent_ici"] + r["sent_dcn"])][:6]
-    return "; ".join(f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most)
+    sends = [f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most]
+    return {"holds": "; ".join(held), "sends": "; ".join(sends)}
 
 
 def _columns(kind: topology.Kind) -> list[str]:
@@ -204,7 +206,7 @@ def _section(row: Row, records: Records) -> list[str]:
         "",
         *tables.Table(columns, cells, left=len(columns)).markdown(),
         "",
-        *(f"- {name} sends {_sends(r)}" for name, r in programs.items() if _sends(r)),
+        *(f"- {name} {verb} {said}" for name, r in programs.items() for verb, said in _details(r).items() if said),
         "",
         f"    python -m rljax aot {shlex.join(row.command())}",
         "",

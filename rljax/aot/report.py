@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from rljax.algorithms import interpreter
-from rljax.aot import collectives, compiling, hlo, roofline, topology, traffic
+from rljax.aot import collectives, compiling, hlo, live, roofline, topology, traffic
 from rljax.host import memory
 from rljax.models import adapters
 from rljax.training import sharding, steps
@@ -44,7 +44,8 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
     return {
         "program": compiled.name,
         "devices": devices,
-        **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text")},
+        **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text", "buffers")},
+        "by_cause": live.causes(compiled.buffers, module, step, compiled.peak),
         "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,
         "networks": target.kind.networks,
@@ -134,12 +135,14 @@ def table(record: Record) -> str:
     }  # records of earlier pages have no names
     seconds = ", ".join(f"{called[unit]} {s:.3g}" for unit, s in r["seconds"].items() if s)
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
+    held = [(cause, b) for cause, b in r.get("by_cause", {}).items() if abs(b) >= 1e-3 * r["peak"]]
     lines = [
         f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s "
         f"({r['compile_cpu_s']:.1f} s of CPU time); peak host memory {r['peak_rss'] / 2**30:.2f} GiB",
         f"  memory per chip    peak {size(r['peak'])} of {r['hbm'] / 2**30:.0f} GiB "
         f"({100 * r['peak'] / r['hbm']:.0f} %): arguments {size(r['arguments'])}, "
         f"temporaries {size(r['temporaries'])}, outputs {size(r['outputs'] - r['aliased'])} not in place",
+        *(f"  {'' if i else 'at the peak':19s}{size(b):>10s}  {cause}" for i, (cause, b) in enumerate(held)),
         f"  work per chip      {r['flops'] / tera:.4g} TFLOPs, of which the model needs "
         f"{r['model_flops'] / tera:.4g} ({100 * share:.0f} %); {size(r['moved'])} of memory traffic",
     ]

@@ -225,8 +225,15 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
         by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not recomputed
     assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
     assert record["unknown_loops"] <= 3 and record["unread"] == 0
+    held = record["by_cause"]
+    # a TPU program has 4 MiB or so of scratch
+    assert sum(held.values()) == record["peak"] and 0 <= held["scratch, alignment and gaps"] < 2**23
+    arguments = ("parameters", "moments of the optimizer", "rows and other arguments")
+    assert sum(held.get(cause, 0) for cause in arguments) == pytest.approx(record["arguments"], rel=0.01)
+    if name == "update":
+        assert held["moments of the optimizer"] == pytest.approx(2 * held["parameters"], rel=1e-2)
     text = report.table(record)
-    assert f"{name}:" in text and "roofline" in text and "fsdp" in text
+    assert f"{name}:" in text and "roofline" in text and "at the peak" in text and "fsdp" in text
 
 
 def test_a_program_that_does_not_fit_is_refused_with_its_largest_arrays():
