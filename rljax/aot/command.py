@@ -93,7 +93,7 @@ def _run() -> None:
     )
     records = []
     for name in f.programs or compiling.names(step):
-        of = sampler if name == "rollout" else step
+        of = sampler if name in compiling.SAMPLED else step
         program = compiling.compile_one(of, name, target)
         if f.hlo:
             pathlib.Path(f.hlo).mkdir(parents=True, exist_ok=True)

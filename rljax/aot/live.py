@@ -25,6 +25,7 @@ _RANGE = re.compile(r"^    (\S+\{[\d,]*\}):(\d+)-(\d+)$", re.M)
 
 _ARGUMENTS = (  # paths of arguments -> cause
     (r"(?:state\.)?params", "parameters"),
+    (r"arrived\.totals", "gradients"),  # of an update in parts
     (r"state\.opt_state", "moments of the optimizer"),
     (r"state\.(?:reference|frozen|snapshot)", "reference and frozen modules"),
     (r"", "rows and other arguments"),

@@ -169,11 +169,13 @@ def table(record: Record) -> str:
 
 def shares(records: list[Record], step: steps.Step) -> str:
     """Return the share of rollout and update in a step's roofline time, as text."""
-    phases = [r for r in records if r["program"] in ("rollout", "update")]
-    total = sum(r["overlapped_s"] for r in phases)
-    if len(phases) < 2 or not total:
+    count = step.setup.learner.microbatches
+    times = {"rollout": 1, "update": 1, "part": count, "accumulate": count, "finish": 1}
+    seconds = {r["program"]: times[r["program"]] * r["overlapped_s"] for r in records if r["program"] in times}
+    total = sum(seconds.values())
+    if len(seconds) < 2 + step.setup.overlapped or not total:
         return ""
-    parts = ", ".join(f"{r['program']} {100 * r['overlapped_s'] / total:.0f} %" for r in phases)
+    parts = ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in seconds.items())
     tokens = step.setup.rows * step.setup.task.completion_length
     needs = interpreter.needs(step.setup.algorithm)
     text = f"step: at least {total:.3g} s ({parts}), at most {tokens / total:.4g} completion tokens per second"

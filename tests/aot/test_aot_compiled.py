@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import models, types
-from rljax.aot import collectives, compiling, hlo, page, report, roofline, scaling, topology
+from rljax.aot import collectives, compiling, flops, hlo, page, report, roofline, scaling, topology
 from rljax.config import files
 from rljax.models.scores import scoring
 from rljax.training import sharding
@@ -141,6 +141,33 @@ def test_chips_of_several_hosts_that_the_compiler_cannot_connect_are_refused():
     config.mesh.update({"rollout": 8, "fsdp": 8})
     with pytest.raises(ValueError, match=r"config\.mesh\.rollout=8: v5e:4x4 has 4 hosts.* 0, or --target v5e:2x2"):
         compiling.make(config, target(), (16, 32))
+
+
+def test_the_programs_of_an_update_in_parts_do_the_work_of_the_whole_step():
+    config = small()
+    config.run.overlap = True
+    parts = compiling.make(config, target(), (16, 32)).steps[-1]
+    assert compiling.names(parts) == ["part", "score", "accumulate", "finish"]
+    with pytest.raises(ValueError, match=r"'update': this step has .*, as config\.run\.overlap=True"):
+        compiling.trace(parts, "update")
+
+    def work(step, name):
+        assumed, traced = compiling.assumed(step), compiling.trace(step, name)
+        return flops.of_jaxpr(traced.jaxpr, assumed), roofline.model_flops(step.setup, name)
+
+    count = parts.setup.learner.microbatches
+    for part, whole in (("part", "rollout"), ("accumulate", "update")):
+        assert np.multiply(count, work(parts, part)) == pytest.approx(work(step(), whole), rel=1e-9)
+    assert work(parts, "finish") == (0, 0)
+
+
+def test_a_world_of_several_turns_is_traced_as_a_step_plays_it():
+    config = small()
+    config.task, config.sampler.layout = "retry(found=0.3, turns=5, persistence=0.1)", "resident"
+    step = compiling.make(config, target()).steps[-1]
+    assert compiling.names(step) == ["rollout", "score", "update", "fused"]
+    rows = compiling.trace(step, "rollout").out_info
+    assert rows.turn.shape == rows.mask.shape == (128, step.setup.task.completion_length)
 
 
 # A process of its own: the compiler reads its flags once, and prints what it lacks.
