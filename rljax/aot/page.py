@@ -36,6 +36,7 @@ class Row:
       programs: the programs to compile.
       common: fields of the config that all rows set.
       label: what sets it apart from other rows of the model and the topology.
+      lengths: tokens of a prompt and of a completion; a row with a task of its own has those of the task.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Row:
     programs: tuple[str, ...] = ("rollout", "update")
     common: dict[str, Any] = dataclasses.field(default_factory=_SETTINGS.copy)
     label: str = ""
+    lengths: tuple[int, int] = LENGTHS
 
     @property
     def name(self) -> str:
@@ -62,7 +64,8 @@ class Row:
         """Return the arguments of ``python -m rljax aot``."""
         words = ["--config", f"configs/pretrained.py:{self.model}", "--target", self.topology]
         words += ["--num_slices", str(self.slices)] * (self.slices > 1)
-        words += ["--prompt_length", str(LENGTHS[0]), "--completion_length", str(LENGTHS[1])]
+        if "task" not in self.settings:
+            words += ["--prompt_length", str(self.lengths[0]), "--completion_length", str(self.lengths[1])]
         words += ["--prompts", str(self.prompts), "--samples", "8"]
         for field, value in self.fields.items():
             words += ["--set", f"{field}={value}"]
@@ -89,27 +92,33 @@ ROWS = (
 )
 
 
+# A conversation of 64 turns, each a few moves and the answer of the world: 70 + 954 tokens.
+_MAZE = {"task": "maze(side=8, moves=8, view='ways', turns=64)", "tokenizer.kind": "char"}
+
 # GPUs: cudnn's attention; a micro-batch has the completions of one prompt for each GPU.
 _OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8}
-GPU_ROWS = tuple(
-    Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
-    for model, target, prompts, settings, label in (
-        ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
-        ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
-        ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
-        ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
-        ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
-        ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
-        ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-        ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-        ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-        ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-        ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
-    )
+GPU_ROWS = (
+    *(
+        Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
+        for model, target, prompts, settings, label in (
+            ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
+            ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
+            ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
+            ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
+            ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
+            ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
+            ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+            ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+            ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+            ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+            ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
+        )
+    ),
+    Row("qwen3-8b", "h200:8", 64, {**_MAZE, **_mesh(fsdp=8)}, common=_OF_GPUS, label="world", lengths=(70, 954)),
 )
 
 
@@ -196,11 +205,11 @@ def _section(row: Row, records: Records) -> list[str]:
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
     columns, cells = _columns(kind), [_cells(name, r, total) for name, r in programs.items()]
-    rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]
+    rows, tokens, lengths = row.prompts * 8, row.prompts * 8 * row.lengths[1], " + ".join(map(str, row.lengths))
     lines = [
         f"## {row.name}",
         "",
-        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens{mesh and f', mesh {mesh}'}; "
+        f"{rows} rows ({row.prompts} prompts x 8) of {lengths} tokens{mesh and f', mesh {mesh}'}; "
         f"a {kind.name} chip has {kind.hbm / 2**30:.0f} GiB and {kind.flops / 1e12:.0f} TFLOP/s."
         + (f" At most {tokens / total:,.0f} completion tokens per second." if total else ""),
         "",

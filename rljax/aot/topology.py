@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from rljax.language import parse
@@ -108,6 +109,20 @@ class Topology:
             return f"{self.kind.name}:{'x'.join(map(str, (self.slices, *self.shape)[self.slices == 1 :]))}"
         name = f"{self.kind.name}:{'x'.join(map(str, self.shape))}"
         return name if self.slices == 1 else f"{self.slices} x {name}"
+
+
+# What devices call their kind.
+_REPORTED = {
+    **{"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"},
+    **{"NVIDIA A100-SXM4-80GB": "a100", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA B200": "b200"},
+    **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 141GB HBM3e"), "h200"),
+}
+
+
+def attached(devices: Sequence[Any]) -> Topology | None:
+    """Return devices of one slice or node as a topology; None if their kind is not in ``KINDS``."""
+    name = _REPORTED.get(devices[0].device_kind)
+    return Topology(KINDS[name], (len(devices),), 1, tuple(devices)) if name else None
 
 
 def read(name: str) -> tuple[Kind, tuple[int, ...]]:

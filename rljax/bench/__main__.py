@@ -144,6 +144,7 @@ def _step() -> dict[str, Any]:
     given = {"shape": f.shape, "lengths": f.lengths, "new_tokens": f.new_tokens}
     whole = parts.whole(compiled, first, f.steps)
     others = peers.compare(compiled.whole, step.setup, f.peer, f.peer_python, f.rounds, f.steps) if f.peer else []
+    given |= {"predicted": device.predicted(step)}
     return {**given, **whole, "peers": others, "parts": parts.split(compiled, f.steps), **parts.ceilings(step.setup)}
 
 

@@ -14,8 +14,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rljax.aot import compiling, report, topology
 from rljax.data import storage
 from rljax.language import parse
+from rljax.run.reports.pages import tables
+from rljax.training import steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +131,49 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
     return known | {"text": "\n".join(lines), "record": json.loads(last)}
 
 
+def predicted(step: steps.Step) -> dict[str, Any]:
+    """Return what the compiler's answer and the peak rates of the step's devices predict for its fused program.
+
+    Args:
+      step: a step on devices of one slice or node.
+
+    Returns:
+      "kind", "peak_gib" of memory on a device, and the least milliseconds: if everything overlaps, and if nothing does.
+      {"unknown": why} if the rates of the devices are not known, or the program does not fit.
+    """
+    devices = [*step.setup.mesh.devices.flat]
+    target = topology.attached(devices)
+    if target is None:
+        return {"unknown": f"the peak rates of {devices[0].device_kind!r} are not known"}
+    try:
+        r = report.describe(step, compiling.compile_one(step, "fused", target), target)
+    except compiling.DoesNotFitError as error:
+        return {"unknown": str(error).splitlines()[0]}
+    times = {"overlapped_ms": 1e3 * r["overlapped_s"], "serial_ms": 1e3 * r["serial_s"]}
+    return {"kind": target.kind.name, "peak_gib": r["peak"] / 2**30, **times, "bound": r["bound"]}
+
+
+def _compared(stored: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a table of what was predicted and measured of steps, as Markdown."""
+    records = {n: r["record"] for n, r in stored.items() if "predicted" in r.get("record", {})}
+    rows = []
+    for name, r in records.items():
+        p, measured = r["predicted"], (f"{r['peak_gib']:.2f}", f"{r['step_ms']:.1f}")
+        if "unknown" in p:
+            rows.append([name, "-", measured[0], "-", measured[1], p["unknown"]])
+        else:
+            least = f"{p['overlapped_ms']:.1f} to {p['serial_ms']:.1f}"
+            rows.append([name, f"{p['peak_gib']:.2f}", measured[0], least, measured[1], f"{p['kind']}, {p['bound']}"])
+    columns = ["step", "peak predicted, GiB", "measured", "ms predicted, at least", "measured", "kind, bound by"]
+    return ["## Predicted and measured", "", *tables.Table(columns, rows, left=1).markdown(), ""] if rows else []
+
+
 def page(folder: pathlib.Path) -> str:
     """Return the page of a folder as Markdown."""
     stored = {n: json.loads((folder / f"{n}.json").read_text()) for n in PARTS if (folder / f"{n}.json").exists()}
     devices = sorted({r["record"]["device"] for r in stored.values() if "device" in r.get("record", {})})
     lines = [f"# Measured on {', '.join(devices) or 'an unknown device'}", "", "By `python -m rljax bench device`.", ""]
+    lines += _compared(stored)
     for name, record in stored.items():
         said = f"error: {record['error']}" if "error" in record else record["text"]
         lines += [f"## {name}", "", f"{PARTS[name].question} {record['seconds']:.0f} s.", ""]
