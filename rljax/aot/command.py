@@ -9,9 +9,10 @@ A target is a kind and the chips of a slice, such as v5p:4x4x4 (``--num_slices``
 as h200:8, or nodes and GPUs, such as h100:16x8. TPUs need ``pip install -e '.[tpu]'``, GPUs
 ``pip install -e '.[gpu_aot]'``, and neither needs the hardware.
 
-It compiles each program of the step (rollout, score, update, and the fused step if the task runs on the device) and
-prints its memory per chip, operations, bytes moved, bytes sent by kind of collective, mesh axis and network, and a
-roofline time. If a program does not fit, the command lists its largest arrays and exits with code 1. ``--page`` writes
+It compiles each program of the step (rollout, score, update, and the fused step if the task runs on the device; with
+``run.overlap`` a part, accumulate and finish) and prints its memory per chip, what that holds at the peak, operations,
+bytes moved, bytes sent by kind of collective, mesh axis and network, and a roofline time. If a program does not fit,
+the command lists what it holds and its largest arrays, and exits with code 1. ``--page`` writes
 tpu/TOPOLOGIES.md, tpu/GPUS.md and tpu/scaling.png.
 """
 
