@@ -140,7 +140,7 @@ def causes(buffers: tuple[Buffer, ...], module: hlo.Module, step: steps.Step, pe
             cause = next(cause for pattern, cause in _ARGUMENTS if re.match(pattern, path))
         sums[cause] = sums.get(cause, 0) + b.size
     if buffers:
-        sums["scratch, alignment and gaps"] = peak - sum(sums.values())
+        sums["not in the account"] = peak - sum(sums.values())
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 

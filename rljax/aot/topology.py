@@ -119,10 +119,19 @@ _REPORTED = {
 }
 
 
-def attached(devices: Sequence[Any]) -> Topology | None:
-    """Return devices of one slice or node as a topology; None if their kind is not in ``KINDS``."""
-    name = _REPORTED.get(devices[0].device_kind)
-    return Topology(KINDS[name], (len(devices),), 1, tuple(devices)) if name else None
+def attached(devices: Sequence[Any] | None = None) -> Topology:
+    """Return devices of one slice or node as a topology; None: those of this machine.
+
+    Raises:
+      ValueError: their kind is not in ``KINDS``.
+    """
+    if devices is None:
+        import jax
+
+        devices = jax.devices()
+    if devices[0].device_kind not in _REPORTED:
+        raise ValueError(f"target 'attached': the peak rates of {devices[0].device_kind!r} are not known.")
+    return Topology(KINDS[_REPORTED[devices[0].device_kind]], (len(devices),), 1, tuple(devices))
 
 
 def read(name: str) -> tuple[Kind, tuple[int, ...]]:

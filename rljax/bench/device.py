@@ -14,11 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rljax.aot import compiling, report, topology
 from rljax.data import storage
 from rljax.language import parse
 from rljax.run.reports.pages import tables
-from rljax.training import steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,43 +126,45 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
     *lines, last = done.stdout.rstrip().split("\n")
     if not last.startswith("{"):
         return known | {"text": done.stdout.strip()}
-    return known | {"text": "\n".join(lines), "record": json.loads(last)}
+    known |= {"text": "\n".join(lines), "record": json.loads(last)}
+    return known | (
+        {"predicted": _predicted(name, folder, end, quick)} if known["record"].get("bench") == "step" else {}
+    )
 
 
-def predicted(step: steps.Step) -> dict[str, Any]:
-    """Return what the compiler's answer and the peak rates of the step's devices predict for its fused program.
-
-    Args:
-      step: a step on devices of one slice or node.
-
-    Returns:
-      "kind", "peak_gib" of memory on a device, and the least milliseconds: if everything overlaps, and if nothing does.
-      {"unknown": why} if the rates of the devices are not known, or the program does not fit.
-    """
-    devices = [*step.setup.mesh.devices.flat]
-    target = topology.attached(devices)
-    if target is None:
-        return {"unknown": f"the peak rates of {devices[0].device_kind!r} are not known"}
+def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
+    """Return the record of the compiler's answer for the program of a step, or {"error": why}."""
+    part, out = PARTS[name], folder / "predicted.tmp"
+    words, renamed = [*part.words[1:], *(part.quick if quick else ())], {"--new_tokens": "--completion_length"}
+    if "--steps" in words:
+        place = words.index("--steps")
+        del words[place : place + 2]
+    words = [renamed.get(word, word).replace("=true", "=True") for word in words]
+    command = [sys.executable, "-m", "rljax", "aot", *words, "--target", "attached", "--programs", "fused"]
     try:
-        r = report.describe(step, compiling.compile_one(step, "fused", target), target)
-    except compiling.DoesNotFitError as error:
-        return {"unknown": str(error).splitlines()[0]}
-    times = {"overlapped_ms": 1e3 * r["overlapped_s"], "serial_ms": 1e3 * r["serial_s"]}
-    return {"kind": target.kind.name, "peak_gib": r["peak"] / 2**30, **times, "bound": r["bound"]}
+        done = subprocess.run(
+            [*command, "--json", str(out)], capture_output=True, text=True, timeout=max(1.0, end - time.monotonic())
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "the minutes were used up"}
+    if done.returncode:
+        text = done.stderr.rpartition("error: ")[2].strip() or f"exit code {done.returncode}"
+        return {"error": text.splitlines()[0]}
+    record = json.loads(out.read_text())["programs"][0]
+    out.unlink()
+    return record
 
 
 def _compared(stored: dict[str, dict[str, Any]]) -> list[str]:
     """Return a table of what was predicted and measured of steps, as Markdown."""
-    records = {n: r["record"] for n, r in stored.items() if "predicted" in r.get("record", {})}
     rows = []
-    for name, r in records.items():
-        p, measured = r["predicted"], (f"{r['peak_gib']:.2f}", f"{r['step_ms']:.1f}")
-        if "unknown" in p:
-            rows.append([name, "-", measured[0], "-", measured[1], p["unknown"]])
-        else:
-            least = f"{p['overlapped_ms']:.1f} to {p['serial_ms']:.1f}"
-            rows.append([name, f"{p['peak_gib']:.2f}", measured[0], least, measured[1], f"{p['kind']}, {p['bound']}"])
-    columns = ["step", "peak predicted, GiB", "measured", "ms predicted, at least", "measured", "kind, bound by"]
+    for name, r, p in ((n, r["record"], r["predicted"]) for n, r in stored.items() if "predicted" in r):
+        predicted, why = ("-", "-"), p.get("error", "")
+        if not why:
+            times = f"{1e3 * p['overlapped_s']:.1f} to {1e3 * p['serial_s']:.1f}"
+            predicted, why = (f"{p['peak'] / 2**30:.2f}", times), p["networks"].get(p["bound"], p["bound"])
+        rows.append([name, predicted[0], f"{r['peak_gib']:.2f}", predicted[1], f"{r['step_ms']:.1f}", why])
+    columns = ["step", "peak predicted, GiB", "measured", "ms predicted, at least", "measured", "bound by"]
     return ["## Predicted and measured", "", *tables.Table(columns, rows, left=1).markdown(), ""] if rows else []
 
 

@@ -98,12 +98,8 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
         raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the number of slices, {len(slices)}")
     within = dict(zip(AXES, (sizes[0] // len(slices), *sizes[1:]), strict=True))
     order = _NEAREST[::-1]
-    placed = [
-        _placed([within[axis] for axis in order], [d for d in devices if slice_of(d) == i]).transpose(
-            [order.index(axis) for axis in AXES]
-        )
-        for i in slices
-    ]
+    nearest = [_placed([within[axis] for axis in order], [d for d in devices if slice_of(d) == i]) for i in slices]
+    placed = [each.transpose([order.index(axis) for axis in AXES]) for each in nearest]
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 

@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import models, types
 from rljax.aot import collectives, compiling, flops, hlo, page, report, roofline, scaling, topology
-from rljax.bench import device
 from rljax.config import files
 from rljax.models.scores import scoring
 from rljax.training import sharding
@@ -173,24 +172,9 @@ def test_a_world_of_several_turns_is_traced_as_a_step_plays_it():
 
 @pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
 def test_devices_say_their_kind(name):
-    devices = target(name).devices
-    assert topology.attached(devices).kind is topology.read(name)[0] and topology.attached(jax.devices()) is None
-
-
-def test_what_is_predicted_of_a_step_stands_beside_what_is_measured(tmp_path):
-    config = small()
-    config.mesh.update({"fsdp": 4})
-    program = device.predicted(compiling.make(config, target("v5e:2x2"), (16, 32)).steps[-1])
-    assert program["kind"] == "v5e" and 0 < program["peak_gib"] < 16
-    assert 0 < program["overlapped_ms"] < program["serial_ms"]
-    known = {"device": "TPU v5 lite", "peak_gib": 1.5, "step_ms": 7.25}
-    for name, said in (("tiny", program), ("half_b", {"unknown": "no rates"})):
-        content = {"command": "", "seconds": 1, "text": "", "record": {**known, "predicted": said}}
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    page = device.page(tmp_path)
-    least = f"{program['overlapped_ms']:.1f} to {program['serial_ms']:.1f}"
-    assert f"| tiny | {program['peak_gib']:.2f} | 1.50 | {least} | 7.2 | v5e, {program['bound']} |" in page
-    assert "| half_b | - | 1.50 | - | 7.2 | no rates |" in page
+    assert topology.attached(target(name).devices).kind is topology.read(name)[0]
+    with pytest.raises(ValueError, match="peak rates of 'cpu' are not known"):
+        topology.attached()
 
 
 # A process of its own: the compiler reads its flags once, and prints what it lacks.
@@ -278,7 +262,7 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
     assert record["unknown_loops"] <= 3 and record["unread"] == 0
     held = record["by_cause"]
     # a TPU program has 4 MiB or so of scratch
-    assert sum(held.values()) == record["peak"] and 0 <= held["scratch, alignment and gaps"] < 2**23
+    assert sum(held.values()) == record["peak"] and 0 <= held["not in the account"] < 2**23
     arguments = ("parameters", "moments of the optimizer", "rows and other arguments")
     assert sum(held.get(cause, 0) for cause in arguments) == pytest.approx(record["arguments"], rel=0.01)
     if name == "update":
