@@ -8,6 +8,7 @@ memory, how much it computes, moves and sends, and a lower bound on its time.
 ``compiling``    The programs of a step, traced with abstract arguments and compiled: ``make``, ``compile_one``.
 ``hlo``          A parser of optimized HLO text, with trip counts of loops: ``parse``, ``runs``, ``trip_count``.
 ``collectives``  Bytes sent, by kind of collective, mesh axis and network: ``find``, ``totals``, ``Layout``.
+``live``         What a chip's memory holds at the peak, by cause: ``at_peak``, ``causes``.
 ``traffic``      Bytes moved between a chip's memory and its units: ``moved``, ``largest``.
 ``flops``        Floating-point operations of a traced function, from shapes: ``count``, ``of_jaxpr``.
 ``roofline``     Times from work and peak rates: ``times``, ``model_flops``.

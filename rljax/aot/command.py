@@ -9,9 +9,10 @@ A target is a kind and the chips of a slice, such as v5p:4x4x4 (``--num_slices``
 as h200:8, or nodes and GPUs, such as h100:16x8. TPUs need ``pip install -e '.[tpu]'``, GPUs
 ``pip install -e '.[gpu_aot]'``, and neither needs the hardware.
 
-It compiles each program of the step (rollout, score, update, and the fused step if the task runs on the device) and
-prints its memory per chip, operations, bytes moved, bytes sent by kind of collective, mesh axis and network, and a
-roofline time. If a program does not fit, the command lists its largest arrays and exits with code 1. ``--page`` writes
+It compiles each program of the step (rollout, score, update, and the fused step if the task runs on the device; with
+``run.overlap`` a part, accumulate and finish) and prints its memory per chip, what that holds at the peak, operations,
+bytes moved, bytes sent by kind of collective, mesh axis and network, and a roofline time. If a program does not fit,
+the command lists what it holds and its largest arrays, and exits with code 1. ``--page`` writes
 tpu/TOPOLOGIES.md, tpu/GPUS.md and tpu/scaling.png.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from rljax.aot import compiling, page, report, topology
+from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.language import messages, parse
 from rljax.run import sharding
@@ -35,7 +37,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "config", "", "Config file, or the name of a shipped one; an argument may follow after a colon."
     )
-    flags.DEFINE_string("target", "", "Kind of TPU or GPU and chips, such as v5p:4x4x4, h200:8 or h100:16x8.")
+    flags.DEFINE_enum("shape", None, list(shapes.SHAPES), "In place of --config: the step that bench times.")
+    target = "Kind of TPU or GPU and chips, such as v5p:4x4x4, h200:8 or h100:16x8; attached: this machine's devices."
+    flags.DEFINE_string("target", "", target)
     flags.DEFINE_integer("num_slices", 1, "Slices of a TPU, connected by the data-center network.")
     flags.DEFINE_multi_string("set", [], "Set a field of the config, such as mesh.tensor=4; may be repeated.")
     flags.DEFINE_integer("prompt_length", 0, "Tokens per prompt, in place of the task's.", lower_bound=0)
@@ -52,9 +56,12 @@ def define_flags() -> None:
 
 def _config() -> schema.ConfigDict:
     f = FLAGS
-    if not f.config:
+    if not (f.config or f.shape):
         raise ValueError("--config is required: a config file, such as configs/quickstart.py.")
-    config = files.load(*f.config.split(":", 1))
+    config = files.load(*f.config.split(":", 1)) if f.config else shapes.config()
+    if f.shape:
+        shapes.set_model(config, f.shape)
+        config.model.vocabulary = shapes.SHAPES[f.shape][1]
     for field, value in (("prompts", f.prompts), ("samples", f.samples)):
         if value:
             config.phase[config.phases[-1]].batch[field] = value
@@ -76,7 +83,7 @@ def _run() -> None:
         examples = ", ".join(f"{name}:{kind.example}" for name, kind in topology.KINDS.items())
         raise ValueError(f"--target is required: {examples}, ...")
     config, tokens = _config(), _tokens()
-    target = topology.describe(f.target, f.num_slices)
+    target = topology.attached() if f.target == "attached" else topology.describe(f.target, f.num_slices)
     whole = compiling.make(config, target, tokens)
     step, sampler = whole.steps[-1], whole.sampler.steps[-1]
     for name in f.programs:
@@ -93,7 +100,7 @@ def _run() -> None:
     )
     records = []
     for name in f.programs or compiling.names(step):
-        of = sampler if name == "rollout" else step
+        of = sampler if name in compiling.SAMPLED else step
         program = compiling.compile_one(of, name, target)
         if f.hlo:
             pathlib.Path(f.hlo).mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import pathlib
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
-from rljax.aot import flops, hlo, topology
+from rljax.aot import flops, hlo, live, topology
 from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.host import memory
@@ -20,7 +22,8 @@ from rljax.models.network import kernels
 from rljax.run import programs
 from rljax.training import phases, sharding, steps, traces
 
-NAMES = ("rollout", "score", "update", "fused")
+SAMPLED = ("rollout", "part")
+NAMES = ("rollout", "score", "update", "fused", *traces.PARTS)
 
 
 class DoesNotFitError(Exception):
@@ -43,6 +46,7 @@ class Compiled:
       aliased: bytes of outputs that reuse arguments.
       peak: the largest number of bytes live at once.
       text: optimized HLO.
+      buffers: what is live at the peak; none if the compiler does not write it.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Compiled:
     aliased: int
     peak: int
     text: str
+    buffers: tuple[live.Buffer, ...] = ()
 
 
 def make(
@@ -76,6 +81,13 @@ def make(
       ValueError: the config does not fit the topology, or its task cannot be read on this machine.
     """
     config = files.last_phase(config)
+    hosts = len({device.process_index for device in target.devices})
+    if config.mesh.rollout and target.kind.dims == 2 and hosts > 1:  # the compiler fails, or aborts
+        raise ValueError(
+            f"config.mesh.rollout={config.mesh.rollout}: {target.name} has {hosts} hosts, and the compiler of "
+            f"{target.kind.name} takes programs on some chips of one host alone. To fix: 0, or --target "
+            f"{target.kind.name}:2x2."
+        )
     if tokens is None:
         try:
             return programs.build(config, devices=target.devices)
@@ -110,7 +122,7 @@ def assumed(step: steps.Step) -> flops.Assumed:
 def names(step: steps.Step) -> list[str]:
     """Return the names of the programs that are compiled of a step."""
     run = traces.names(step)
-    return [*(name for name in run if name == "rollout"), "score", *(name for name in run if name != "rollout")]
+    return [*(n for n in run if n in SAMPLED), "score", *(n for n in run if n not in SAMPLED)]
 
 
 def check(step: steps.Step, name: str) -> None:
@@ -120,6 +132,7 @@ def check(step: steps.Step, name: str) -> None:
     if name not in names(step):
         count = step.setup.settings.mesh.rollout
         reason = f", as config.mesh.rollout={count} sample" if count else ""
+        reason += ", as config.run.overlap=True" if step.setup.overlapped else ""
         raise ValueError(f"program {name!r}: this step has {', '.join(names(step))}{reason}.")
 
 
@@ -183,13 +196,14 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
     operations = flops.of_jaxpr(traced.jaxpr, assumed(step))
     lowered = traced.lower()
     lowered_at, cpu_start = time.perf_counter(), time.process_time()
-    with uncached():
+    with uncached(), tempfile.TemporaryDirectory() as folder:
         try:
-            compiled = lowered.compile()
+            compiled = lowered.compile(compiler_options={"xla_dump_to": folder})
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise DoesNotFitError(_too_large(step, name, target, traced, str(error))) from error
+        buffers = live.at_peak(pathlib.Path(folder))
     end, cpu_end = time.perf_counter(), time.process_time()
     sizes = compiled.memory_analysis()
     program = Compiled(
@@ -204,19 +218,27 @@ def compile_one(step: steps.Step, name: str, target: topology.Topology) -> Compi
         aliased=sizes.alias_size_in_bytes,
         peak=sizes.peak_memory_in_bytes,
         text=compiled.as_text(),
+        buffers=buffers,
     )
     if program.peak > limit:
         reason = f"its peak is {program.peak / 2**30:.1f} GiB, and a chip has {limit / 2**30:.0f} GiB"
-        raise DoesNotFitError(_too_large(step, name, target, traced, reason))
+        text = program.text.replace("S(1)", "") if target.kind.gpu else program.text
+        held = live.causes(buffers, hlo.parse(text), step, program.peak)
+        raise DoesNotFitError(_too_large(step, name, target, traced, reason, held))
     return program
 
 
-def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: Any, reason: str) -> str:
-    """Return the error message of a program that does not fit: the sizes, and its largest arrays."""
+def _too_large(
+    step: steps.Step, name: str, target: topology.Topology, traced: Any, reason: str, held: dict[str, int] | None = None
+) -> str:
+    """Return the error message of a program that does not fit: the sizes, the peak by cause, and its largest arrays."""
     count = len(target.devices)
     sizes = re.search(r"\(?([\d.]+[KMGT])\)? exceeds available \w+ \(([\d.]+[KMGT])\)", reason)
     needs = f"it needs {sizes[1]}, and a chip has {sizes[2]}" if sizes else reason.splitlines()[0]
-    lines = [f"{name} does not fit {target.name}: {needs} (bytes on one chip).", "Its largest arguments, on one chip:"]
+    lines = [f"{name} does not fit {target.name}: {needs} (bytes on one chip)."]
+    lines += ["At its peak:"] * bool(held)
+    lines += [f"  {size / 2**30:8.2f} GiB  {cause}" for cause, size in (held or {}).items()]
+    lines.append("Its largest arguments, on one chip:")
     leaves = [(p, x) for p, x in jax.tree_util.tree_leaves_with_path(_state(step, name)) if x.ndim]
     arguments = [(memory.held(x), jax.tree_util.keystr(p, simple=True, separator="."), x) for p, x in leaves]
     for size, path, x in sorted(arguments, key=lambda argument: -argument[0])[:5]:
@@ -232,4 +254,4 @@ def _too_large(step: steps.Step, name: str, target: topology.Topology, traced: A
 
 def _state(step: steps.Step, name: str) -> Any:
     """Return the part of the state that a program takes."""
-    return step.shape if name in ("update", "fused") else {"policy": step.shape.params["policy"]}
+    return step.shape if name not in (*SAMPLED, "score") else {"policy": step.shape.params["policy"]}

@@ -36,6 +36,7 @@ class Row:
       programs: the programs to compile.
       common: fields of the config that all rows set.
       label: what sets it apart from other rows of the model and the topology.
+      lengths: tokens of a prompt and of a completion; a row with a task of its own has those of the task.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Row:
     programs: tuple[str, ...] = ("rollout", "update")
     common: dict[str, Any] = dataclasses.field(default_factory=_SETTINGS.copy)
     label: str = ""
+    lengths: tuple[int, int] = LENGTHS
 
     @property
     def name(self) -> str:
@@ -62,7 +64,8 @@ class Row:
         """Return the arguments of ``python -m rljax aot``."""
         words = ["--config", f"configs/pretrained.py:{self.model}", "--target", self.topology]
         words += ["--num_slices", str(self.slices)] * (self.slices > 1)
-        words += ["--prompt_length", str(LENGTHS[0]), "--completion_length", str(LENGTHS[1])]
+        if "task" not in self.settings:
+            words += ["--prompt_length", str(self.lengths[0]), "--completion_length", str(self.lengths[1])]
         words += ["--prompts", str(self.prompts), "--samples", "8"]
         for field, value in self.fields.items():
             words += ["--set", f"{field}={value}"]
@@ -89,28 +92,34 @@ ROWS = (
 )
 
 
+# A conversation of 64 turns, each a few moves and the answer of the world: 70 + 954 tokens.
+_MAZE = {"task": "maze(side=8, moves=8, view='ways', turns=64)", "tokenizer.kind": "char"}
+
 # GPUs: cudnn's attention, and a kernel for that of decoding; a micro-batch has the completions of one prompt for each
 # GPU.
 _OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8, "model.decode_attention": "kernel"}
-GPU_ROWS = tuple(
-    Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
-    for model, target, prompts, settings, label in (
-        ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
-        ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
-        ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
-        ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
-        ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
-        ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
-        ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
-        ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-        ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
-        ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-        ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-        ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-        ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
-    )
+GPU_ROWS = (
+    *(
+        Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
+        for model, target, prompts, settings, label in (
+            ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
+            ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
+            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
+            ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
+            ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
+            ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
+            ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
+            ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+            ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
+            ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+            ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
+            ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
+            ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
+        )
+    ),
+    Row("qwen3-8b", "h200:8", 64, {**_MAZE, **_mesh(fsdp=8)}, common=_OF_GPUS, label="world", lengths=(70, 954)),
 )
 
 
@@ -176,10 +185,13 @@ def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
     ]
 
 
-def _sends(r: dict[str, Any]) -> str:
-    """Return the collectives of a program that send the most bytes, as text."""
+def _details(r: dict[str, Any]) -> dict[str, str]:
+    """Return what a program holds at its peak, sends most and starts, as text by verb."""
+    held = [f"{cause} {report.size(b)}" for cause, b in r.get("by_cause", {}).items() if b > 0.01 * r["peak"]]
     most = [c for c in r.get("collectives", []) if c["sent"] > 0.01 * (r["sent_ici"] + r["sent_dcn"])][:6]
-    return "; ".join(f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most)
+    sends = [f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most]
+    starts = f"{r['kernels']:,.0f} kernels" if r.get("kernels") else ""
+    return {"holds": "; ".join(held), "sends": "; ".join(sends), "starts": starts}
 
 
 def _columns(kind: topology.Kind) -> list[str]:
@@ -195,19 +207,17 @@ def _section(row: Row, records: Records) -> list[str]:
     kind, _ = topology.read(row.topology)
     mesh = ", ".join(f"{k.removeprefix('mesh.')} {v}" for k, v in row.settings.items() if k.startswith("mesh."))
     columns, cells = _columns(kind), [_cells(name, r, total) for name, r in programs.items()]
-    rows, tokens = row.prompts * 8, row.prompts * 8 * LENGTHS[1]
-    decoding = [(name, r) for name, r in programs.items() if name == "rollout" and "kernels" in r]
+    rows, tokens, lengths = row.prompts * 8, row.prompts * 8 * row.lengths[1], " + ".join(map(str, row.lengths))
     lines = [
         f"## {row.name}",
         "",
-        f"{rows} rows ({row.prompts} prompts x 8) of {LENGTHS[0]} + {LENGTHS[1]} tokens{mesh and f', mesh {mesh}'}; "
+        f"{rows} rows ({row.prompts} prompts x 8) of {lengths} tokens{mesh and f', mesh {mesh}'}; "
         f"a {kind.name} chip has {kind.hbm / 2**30:.0f} GiB and {kind.flops / 1e12:.0f} TFLOP/s."
         + (f" At most {tokens / total:,.0f} completion tokens per second." if total else ""),
         "",
         *tables.Table(columns, cells, left=len(columns)).markdown(),
         "",
-        *(f"- {name} sends {_sends(r)}" for name, r in programs.items() if _sends(r)),
-        *(f"- {name} starts {r['kernels'] / LENGTHS[1]:,.0f} kernels a token" for name, r in decoding if r["kernels"]),
+        *(f"- {name} {verb} {said}" for name, r in programs.items() for verb, said in _details(r).items() if said),
         "",
         f"    python -m rljax aot {shlex.join(row.command())}",
         "",
@@ -278,6 +288,12 @@ one. Weights are 15.3 GiB in bfloat16, the cache 9.6, the shards of the float32 
   the compiler gathered for each product. The least that 8 micro-batches send is 2 gathers in bfloat16 and a
   reduce-scatter in float32 each: 427 GiB. The head still gathers its matrix 4 times for each.
 - The fused step holds the state of the optimizer during the rollout: its peak is that of the rollout with this state.
+- A loop over layers saved its weights for the backward pass, 3.5 GiB for qwen3-8b; now it reads its input again.
+  Programs below that say what they hold at the peak were compiled since.
+- The peak of an update is often at its end: where an update may be skipped, this compiler writes the new parameters and
+  moments beside the old ones, which the TPU's does not.
+- The product of rows with experts (`ragged_dot`) is computed here for all rows and each expert: one layer of
+  qwen3-30b-a3b then needs 188 GiB for 8,704 tokens of a GPU. TPUs have a kernel for it.
 - `model.decode_attention="kernel"`: one kernel a layer reads the keys and values in use, in place of seven for each
   block of the cache. Rows below that have a number of kernels use it; before, qwen2.5-0.5b on h100:1 started 1,419 for
   each token and moved 3,212 GiB in a rollout. Starting a kernel takes microseconds, which the roofline does not have.

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from rljax.algorithms import interpreter
-from rljax.aot import collectives, compiling, hlo, roofline, topology, traffic
+from rljax.aot import collectives, compiling, hlo, live, roofline, topology, traffic
 from rljax.host import memory
 from rljax.models import adapters
 from rljax.training import sharding, steps
@@ -44,7 +44,8 @@ def describe(step: steps.Step, compiled: compiling.Compiled, target: topology.To
     return {
         "program": compiled.name,
         "devices": devices,
-        **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text")},
+        **{name: value for name, value in vars(compiled).items() if name not in ("name", "flops", "text", "buffers")},
+        "by_cause": live.causes(compiled.buffers, module, step, compiled.peak),
         "peak_rss": memory.peak(),
         "hbm": target.kind.share().hbm,
         "networks": target.kind.networks,
@@ -135,12 +136,14 @@ def table(record: Record) -> str:
     }  # records of earlier pages have no names
     seconds = ", ".join(f"{called[unit]} {s:.3g}" for unit, s in r["seconds"].items() if s)
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
+    held = [(cause, b) for cause, b in r.get("by_cause", {}).items() if abs(b) >= 1e-3 * r["peak"]]
     lines = [
         f"{r['program']}: traced and lowered in {r['lower_s']:.1f} s, compiled in {r['compile_s']:.1f} s "
         f"({r['compile_cpu_s']:.1f} s of CPU time); peak host memory {r['peak_rss'] / 2**30:.2f} GiB",
         f"  memory per chip    peak {size(r['peak'])} of {r['hbm'] / 2**30:.0f} GiB "
         f"({100 * r['peak'] / r['hbm']:.0f} %): arguments {size(r['arguments'])}, "
         f"temporaries {size(r['temporaries'])}, outputs {size(r['outputs'] - r['aliased'])} not in place",
+        *(f"  {'' if i else 'at the peak':19s}{size(b):>10s}  {cause}" for i, (cause, b) in enumerate(held)),
         f"  work per chip      {r['flops'] / tera:.4g} TFLOPs, of which the model needs "
         f"{r['model_flops'] / tera:.4g} ({100 * share:.0f} %); {size(r['moved'])} of memory traffic",
     ]
@@ -169,11 +172,13 @@ def table(record: Record) -> str:
 
 def shares(records: list[Record], step: steps.Step) -> str:
     """Return the share of rollout and update in a step's roofline time, as text."""
-    phases = [r for r in records if r["program"] in ("rollout", "update")]
-    total = sum(r["overlapped_s"] for r in phases)
-    if len(phases) < 2 or not total:
+    count = step.setup.learner.microbatches
+    times = {"rollout": 1, "update": 1, "part": count, "accumulate": count, "finish": 1}
+    seconds = {r["program"]: times[r["program"]] * r["overlapped_s"] for r in records if r["program"] in times}
+    total = sum(seconds.values())
+    if len(seconds) < 2 + step.setup.overlapped or not total:
         return ""
-    parts = ", ".join(f"{r['program']} {100 * r['overlapped_s'] / total:.0f} %" for r in phases)
+    parts = ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in seconds.items())
     tokens = step.setup.rows * step.setup.task.completion_length
     needs = interpreter.needs(step.setup.algorithm)
     text = f"step: at least {total:.3g} s ({parts}), at most {tokens / total:.4g} completion tokens per second"

@@ -71,4 +71,6 @@ def model_flops(setup: phases.Setup, name: str) -> float:
     rows, length, width = setup.rows, setup.task.prompt_length, setup.task.completion_length
     forward = parts.flops(setup, length, rows * width, setup.prompts, width / 2)
     rollout = forward - 2 * parts.weights(setup.networks["policy"]) * rows  # the last token is not fed back
-    return {"rollout": rollout, "score": forward, "update": 3 * forward, "fused": rollout + 3 * forward}[name]
+    whole = {"rollout": rollout, "score": forward, "update": 3 * forward, "fused": rollout + 3 * forward, "finish": 0.0}
+    parts_of = {"part": rollout, "accumulate": 3 * forward}
+    return whole[name] if name in whole else parts_of[name] / setup.learner.microbatches

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from rljax.language import parse
@@ -108,6 +109,29 @@ class Topology:
             return f"{self.kind.name}:{'x'.join(map(str, (self.slices, *self.shape)[self.slices == 1 :]))}"
         name = f"{self.kind.name}:{'x'.join(map(str, self.shape))}"
         return name if self.slices == 1 else f"{self.slices} x {name}"
+
+
+# What devices call their kind.
+_REPORTED = {
+    **{"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"},
+    **{"NVIDIA A100-SXM4-80GB": "a100", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA B200": "b200"},
+    **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 141GB HBM3e"), "h200"),
+}
+
+
+def attached(devices: Sequence[Any] | None = None) -> Topology:
+    """Return devices of one slice or node as a topology; None: those of this machine.
+
+    Raises:
+      ValueError: their kind is not in ``KINDS``.
+    """
+    if devices is None:
+        import jax
+
+        devices = jax.devices()
+    if devices[0].device_kind not in _REPORTED:
+        raise ValueError(f"target 'attached': the peak rates of {devices[0].device_kind!r} are not known.")
+    return Topology(KINDS[_REPORTED[devices[0].device_kind]], (len(devices),), 1, tuple(devices))
 
 
 def read(name: str) -> tuple[Kind, tuple[int, ...]]:

@@ -80,10 +80,7 @@ def define_flags() -> None:
 def _config() -> schema.ConfigDict:
     """Return the config of the timed step: on-policy GRPO with one update and AdamW, unless --config is set."""
     f = FLAGS
-    config = files.load(*f.config.split(":", 1)) if f.config else schema.default()
-    if not f.config:
-        config.algorithm = "grpo(kl=0.0)"
-        config.phase.main.optimizer = "adamw(learning_rate=1e-4)"
+    config = files.load(*f.config.split(":", 1)) if f.config else shapes.config()
     shapes.set_model(config, f.shape)
     config.batch.prompts, config.batch.samples = f.prompts, f.samples
     return _set(config)

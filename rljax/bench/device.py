@@ -16,6 +16,7 @@ from typing import Any
 
 from rljax.data import storage
 from rljax.language import parse
+from rljax.run.reports.pages import tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +126,46 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
     *lines, last = done.stdout.rstrip().split("\n")
     if not last.startswith("{"):
         return known | {"text": done.stdout.strip()}
-    return known | {"text": "\n".join(lines), "record": json.loads(last)}
+    known |= {"text": "\n".join(lines), "record": json.loads(last)}
+    return known | (
+        {"predicted": _predicted(name, folder, end, quick)} if known["record"].get("bench") == "step" else {}
+    )
+
+
+def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
+    """Return the record of the compiler's answer for the program of a step, or {"error": why}."""
+    part, out = PARTS[name], folder / "predicted.tmp"
+    words, renamed = [*part.words[1:], *(part.quick if quick else ())], {"--new_tokens": "--completion_length"}
+    if "--steps" in words:
+        place = words.index("--steps")
+        del words[place : place + 2]
+    words = [renamed.get(word, word).replace("=true", "=True") for word in words]
+    command = [sys.executable, "-m", "rljax", "aot", *words, "--target", "attached", "--programs", "fused"]
+    try:
+        done = subprocess.run(
+            [*command, "--json", str(out)], capture_output=True, text=True, timeout=max(1.0, end - time.monotonic())
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "the minutes were used up"}
+    if done.returncode:
+        text = done.stderr.rpartition("error: ")[2].strip() or f"exit code {done.returncode}"
+        return {"error": text.splitlines()[0]}
+    record = json.loads(out.read_text())["programs"][0]
+    out.unlink()
+    return record
+
+
+def _compared(stored: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a table of what was predicted and measured of steps, as Markdown."""
+    rows = []
+    for name, r, p in ((n, r["record"], r["predicted"]) for n, r in stored.items() if "predicted" in r):
+        predicted, why = ("-", "-"), p.get("error", "")
+        if not why:
+            times = f"{1e3 * p['overlapped_s']:.1f} to {1e3 * p['serial_s']:.1f}"
+            predicted, why = (f"{p['peak'] / 2**30:.2f}", times), p["networks"].get(p["bound"], p["bound"])
+        rows.append([name, predicted[0], f"{r['peak_gib']:.2f}", predicted[1], f"{r['step_ms']:.1f}", why])
+    columns = ["step", "peak predicted, GiB", "measured", "ms predicted, at least", "measured", "bound by"]
+    return ["## Predicted and measured", "", *tables.Table(columns, rows, left=1).markdown(), ""] if rows else []
 
 
 def page(folder: pathlib.Path) -> str:
@@ -133,6 +173,7 @@ def page(folder: pathlib.Path) -> str:
     stored = {n: json.loads((folder / f"{n}.json").read_text()) for n in PARTS if (folder / f"{n}.json").exists()}
     devices = sorted({r["record"]["device"] for r in stored.values() if "device" in r.get("record", {})})
     lines = [f"# Measured on {', '.join(devices) or 'an unknown device'}", "", "By `python -m rljax bench device`.", ""]
+    lines += _compared(stored)
     for name, record in stored.items():
         said = f"error: {record['error']}" if "error" in record else record["text"]
         lines += [f"## {name}", "", f"{PARTS[name].question} {record['seconds']:.0f} s.", ""]

@@ -101,6 +101,14 @@ class Filler:
         return f"prompt {index}"
 
 
+def config() -> schema.ConfigDict:
+    """Return the config of the timed step without a model: on-policy GRPO with one update and AdamW."""
+    config = schema.default()
+    config.algorithm = "grpo(kl=0.0)"
+    config.phase.main.optimizer = "adamw(learning_rate=1e-4)"
+    return config
+
+
 def set_model(config: schema.ConfigDict, shape: str) -> None:
     """Set the fields of ``config.model`` to the values of a name in ``SHAPES``."""
     config.model.update(SHAPES[shape][0])

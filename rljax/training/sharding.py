@@ -98,15 +98,17 @@ def make_mesh(shape: Mapping[str, int] | None = None, devices: Sequence[Any] | N
         raise ValueError(f"mesh axis data={sizes[0]} must be divisible by the number of slices, {len(slices)}")
     within = dict(zip(AXES, (sizes[0] // len(slices), *sizes[1:]), strict=True))
     order = _NEAREST[::-1]
-    placed = [
-        mesh_utils.create_device_mesh(
-            [within[axis] for axis in order],
-            [d for d in devices if slice_of(d) == i],
-            allow_split_physical_axes=True,
-        ).transpose([order.index(axis) for axis in AXES])
-        for i in slices
-    ]
+    nearest = [_placed([within[axis] for axis in order], [d for d in devices if slice_of(d) == i]) for i in slices]
+    placed = [each.transpose([order.index(axis) for axis in AXES]) for each in nearest]
     return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _placed(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """Return the devices of a slice in the shape of a mesh, the last axes over neighbors where they fill a box."""
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except AssertionError:  # the chips of a torus without those that sample; any order is valid
+        return np.array(devices).reshape(shape)
 
 
 def slice_of(device: Any) -> int:

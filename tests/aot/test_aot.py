@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from rljax import models
-from rljax.aot import collectives, compiling, flops, hlo, traffic
+from rljax.aot import collectives, compiling, flops, hlo, live, traffic
 from tests.aot.aot_cases import LOOP, edited
 from tests.support import tiny
 
@@ -28,6 +28,46 @@ def test_a_program_is_parsed_with_its_loops():
     times = {r.instruction.name: r.times for r in hlo.runs(module)}
     assert (times["all"], times["gathered"], times["lt"]) == (1, 5, 6)  # the condition runs once more than the body
     assert "add.9" not in times  # the combining computation of an all-reduce is not counted
+
+
+_PLACED = """BufferAssignment:
+allocation 0: size 96, parameter 0, shape |f32[3,8]| at ShapeIndex {}, maybe-live-out:
+ value: <1 x.1 @0> (size=96,offset=0): f32[3,8]{1,0}
+allocation 1: size 999, color 5, parameter 1, shape |f32[2,16]| at ShapeIndex {}:
+allocation 2: size 4, thread-local:
+ value: <2 lt @0> (size=4,offset=0): pred[]
+allocation 3: size 1152, preallocated-temp:
+ value: <3 y @0> (size=512,offset=0): f32[8,16]{1,0}
+ value: <4 loop{1} (phi) @0> (size=512,offset=0): f32[8,16]{1,0}
+ value: <5 gathered @0> (size=512,offset=512): f32[8,16]{1,0}
+ value: <6 z{} @0> (size=128,offset=1024): f32[2,16]{1,0}
+ value: <7 all @0> (size=640,offset=512): f32[10,16]{1,0}
+"""
+_LIVED = """HloLiveRange (max 9):
+  InstructionSequence:
+    0:x.1
+  BufferLiveRange:
+    x.1{}:0-9
+    y{}:1-3
+    loop{1}:3-6
+    gathered{}:2-5
+    z{}:7-8
+    all{}:8-9
+  Live ranges at 3 (peak):
+    y{}: 512 bytes (cumulative: 512 bytes)
+"""
+
+
+def test_values_at_one_place_are_one_buffer_of_the_peak(tmp_path):
+    for kind, text in (("buffer-assignment", _PLACED), ("live-range", _LIVED)):
+        (tmp_path / f"module_1.jit_f.{kind}.txt").write_text(text)
+    assert set(live.at_peak(tmp_path)) == {  # instruction 3: y becomes the loop's state; memory of hosts does not count
+        live.Buffer(96, argument=0),
+        live.Buffer(512, (8, 16), ("y", "loop")),
+        live.Buffer(512, (8, 16), ("gathered",)),
+    }
+    (tmp_path / "module_1.jit_f.live-range.txt").unlink()
+    assert live.at_peak(tmp_path) == ()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import models, types
-from rljax.aot import collectives, compiling, hlo, page, report, roofline, scaling, topology
+from rljax.aot import collectives, compiling, flops, hlo, page, report, roofline, scaling, topology
 from rljax.config import files
 from rljax.models.scores import scoring
 from rljax.training import sharding
@@ -30,9 +30,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @functools.cache
-def target():
+def target(name="v5e:4x4"):
     try:
-        return topology.describe("v5e:4x4")
+        return topology.describe(name)
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -109,20 +109,72 @@ def small(**fields):
 
 
 def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
-    config = small()
+    pod, config = target("v5p:2x2x4"), small()
     config.mesh.update({"rollout": 8, "fsdp": 8})
-    program = compiling.make(config, target(), (16, 32))
+    program = compiling.make(config, pod, (16, 32))
     sampler = program.sampler.steps[-1]
     assert {*sampler.setup.mesh.devices.flat}.isdisjoint(program.steps[-1].setup.mesh.devices.flat)
     shards = [
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
         for x in jax.tree.leaves(sampler.shape.params["policy"])
     ]
-    text = report.copied(sampler, program.steps[-1], target())
+    text = report.copied(sampler, program.steps[-1], pod)
     assert f"its devices receive {report.size(sum(shards))}, the others send {report.size(sum(shards))} each" in text
-    assert f"at least {1000 * sum(shards) / 200e9:.3g} ms over ICI" in text  # v5e
+    assert f"at least {1000 * sum(shards) / 600e9:.3g} ms over ICI" in text  # v5p
     with pytest.raises(ValueError, match=r"'fused': this step has rollout, score, update, as config\.mesh\.rollout=8"):
         compiling.trace(program.steps[-1], "fused")
+
+
+def test_some_chips_of_a_host_sample_and_the_others_update():
+    host, config = target("v5e:2x2"), small()
+    config.mesh.update({"rollout": 1, "fsdp": 1, "data": 3})
+    config.batch.update({"prompts": 6})
+    program = compiling.make(config, host, (16, 32))
+    for step, count in ((program.sampler.steps[-1], 1), (program.steps[-1], 3)):
+        assert step.setup.mesh.size == len({d.id for d in step.setup.mesh.devices.flat}) == count
+    text = compiling.compile_one(program.steps[-1], "update", host).text
+    assert re.search(r"all-reduce.*replica_groups=(\{\{0,1,2\}\}|mesh\['\w+'=3\]|\[1,3\])", text)
+
+
+def test_chips_of_several_hosts_that_the_compiler_cannot_connect_are_refused():
+    config = small()
+    config.mesh.update({"rollout": 8, "fsdp": 8})
+    with pytest.raises(ValueError, match=r"config\.mesh\.rollout=8: v5e:4x4 has 4 hosts.* 0, or --target v5e:2x2"):
+        compiling.make(config, target(), (16, 32))
+
+
+def test_the_programs_of_an_update_in_parts_do_the_work_of_the_whole_step():
+    config = small()
+    config.run.overlap = True
+    parts = compiling.make(config, target(), (16, 32)).steps[-1]
+    assert compiling.names(parts) == ["part", "score", "accumulate", "finish"]
+    with pytest.raises(ValueError, match=r"'update': this step has .*, as config\.run\.overlap=True"):
+        compiling.trace(parts, "update")
+
+    def work(step, name):
+        assumed, traced = compiling.assumed(step), compiling.trace(step, name)
+        return flops.of_jaxpr(traced.jaxpr, assumed), roofline.model_flops(step.setup, name)
+
+    count = parts.setup.learner.microbatches
+    for part, whole in (("part", "rollout"), ("accumulate", "update")):
+        assert np.multiply(count, work(parts, part)) == pytest.approx(work(step(), whole), rel=1e-9)
+    assert work(parts, "finish") == (0, 0)
+
+
+def test_a_world_of_several_turns_is_traced_as_a_step_plays_it():
+    config = small()
+    config.task, config.sampler.layout = "retry(found=0.3, turns=5, persistence=0.1)", "resident"
+    step = compiling.make(config, target()).steps[-1]
+    assert compiling.names(step) == ["rollout", "score", "update", "fused"]
+    rows = compiling.trace(step, "rollout").out_info
+    assert rows.turn.shape == rows.mask.shape == (128, step.setup.task.completion_length)
+
+
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
+def test_devices_say_their_kind(name):
+    assert topology.attached(target(name).devices).kind is topology.read(name)[0]
+    with pytest.raises(ValueError, match="peak rates of 'cpu' are not known"):
+        topology.attached()
 
 
 # A process of its own: the compiler reads its flags once, and prints what it lacks.
@@ -131,6 +183,7 @@ _ON_GPUS = """if True:
     from rljax.aot import compiling, report, topology
     from tests.aot import test_aot_compiled as cases
     target = topology.describe("h200:2x4")
+    assert topology.attached(target.devices).kind is target.kind
     config = cases.small()
     config.mesh.update({"data": 2, "fsdp": 4})
     config.sampler.layout = "resident"
@@ -207,8 +260,15 @@ def test_decoding_and_training_compile_for_a_tpu_and_fit(name):
         by_hand -= 2 * 2 * 256 * 128 * 128 * width  # a layer's last product is not recomputed
     assert record["flops"] * 16 == pytest.approx(by_hand, rel=1e-9)
     assert record["unknown_loops"] <= 3 and record["unread"] == 0
+    held = record["by_cause"]
+    # a TPU program has 4 MiB or so of scratch
+    assert sum(held.values()) == record["peak"] and 0 <= held["not in the account"] < 2**23
+    arguments = ("parameters", "moments of the optimizer", "rows and other arguments")
+    assert sum(held.get(cause, 0) for cause in arguments) == pytest.approx(record["arguments"], rel=0.01)
+    if name == "update":
+        assert held["moments of the optimizer"] == pytest.approx(2 * held["parameters"], rel=1e-2)
     text = report.table(record)
-    assert f"{name}:" in text and "roofline" in text and "fsdp" in text
+    assert f"{name}:" in text and "roofline" in text and "at the peak" in text and "fsdp" in text
 
 
 def test_a_program_that_does_not_fit_is_refused_with_its_largest_arrays():

@@ -1,8 +1,10 @@
 """The benchmarks run and compare what their pages say; timings are not tested."""
 
 import functools
+import json
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -175,3 +177,14 @@ def test_the_first_measurements_of_a_device_go_on_where_they_stopped(tmp_path, m
     assert again.returncode == 0 and again.stdout.strip() == page.strip()
     assert (tmp_path / "unroll.json").read_bytes() == first
     assert "no part 'unrol'. Did you mean 'unroll'" in run([*command, "--parts", "unrol"]).stderr
+
+
+def test_what_is_predicted_of_a_step_stands_beside_what_is_measured(tmp_path):
+    at_once = {"networks": {"ici": "NVLink"}, "bound": "ici", "peak": 2**30, "overlapped_s": 0.005, "serial_s": 0.0061}
+    unknown = device._predicted("tiny", tmp_path, time.monotonic() + 300, True)  # of this machine
+    for name, said in (("tiny", unknown), ("half_b", at_once)):
+        content = {"command": "", "seconds": 1, "text": "", "record": {"device": "x", "peak_gib": 1.5, "step_ms": 7.3}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content | {"predicted": said}))
+    page = device.page(tmp_path)
+    assert "| tiny | - | 1.50 | - | 7.3 | target 'attached': the peak rates of 'cpu' are not known. |" in page
+    assert "| half_b | 1.00 | 1.50 | 5.0 to 6.1 | 7.3 | NVLink |" in page

@@ -170,6 +170,8 @@ def apply_layers(a: Architecture, apply: Any, x: Array, layers: Tree) -> tuple[A
             x, results[i] = apply(x, i, nth(stack, i))
         return x, jax.tree.map(lambda *y: jnp.stack(y), *results)
 
+    if period == 1:  # an input of the loop is not saved again for the backward pass, as nth(stack, 0) would be
+        return jax.lax.scan(lambda x, weights: apply(x, 0, weights), x, layers)
     if looped:
         cut = lambda w: w[:looped].reshape(looped // period, period, *w.shape[1:])  # noqa: E731
         x, results = jax.lax.scan(apply_pattern, x, jax.tree.map(cut, layers))

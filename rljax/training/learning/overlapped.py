@@ -48,8 +48,12 @@ class Arrived(flax.struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """The compiled functions of a step in parts; ``accumulate`` donates what has arrived, and ``finish`` the state."""
+    """The compiled functions of a step in parts; ``accumulate`` donates what has arrived, and ``finish`` the state.
 
+    ``arrived`` is abstract, with shardings.
+    """
+
+    arrived: Arrived
     start: Callable[[], Arrived]
     accumulate: Callable[[types.TrainState, Arrived, types.Rollout, Any, types.Key], Arrived]
     finish: Callable[[types.TrainState, Arrived, types.Key], tuple[types.TrainState, dict[str, types.Array]]]
@@ -90,6 +94,7 @@ def compiled(setup: phases.Setup, state: types.TrainState, layout: types.TrainSt
 
     out = (layout, one)
     return Compiled(
+        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places),
         jax.jit(start, out_shardings=places),
         jax.jit(functools.partial(accumulate, setup), donate_argnums=1, out_shardings=places),
         jax.jit(functools.partial(finish, setup), donate_argnums=0, out_shardings=out),
