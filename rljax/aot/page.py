@@ -95,6 +95,11 @@ ROWS = (
 # A conversation of 64 turns, each a few moves and the answer of the world: 70 + 954 tokens.
 _MAZE = {"task": "maze(side=8, moves=8, view='ways', turns=64)", "tokenizer.kind": "char"}
 
+_ADAPTERS = {
+    **{"model.adapter_rank": 16, "model.adapter_modules": "('query','key','value','attention_output')"},
+    **{"model.param_dtype": "bfloat16", "learner.microbatches": 16},
+}
+
 # GPUs: cudnn's attention, and a kernel for that of decoding; a micro-batch has the completions of one prompt for each
 # GPU.
 _OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8, "model.decode_attention": "kernel"}
@@ -117,6 +122,7 @@ GPU_ROWS = (
             ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
             ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
             ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
+            ("qwen3-30b-a3b", "h200:8", 64, {**_ADAPTERS, **_mesh(fsdp=4, sequence=2)}, "adapters of attention"),
         )
     ),
     Row("qwen3-8b", "h200:8", 64, {**_MAZE, **_mesh(fsdp=8)}, common=_OF_GPUS, label="world", lengths=(70, 954)),
@@ -292,8 +298,9 @@ one. Weights are 15.3 GiB in bfloat16, the cache 9.6, the shards of the float32 
   Programs below that say what they hold at the peak were compiled since.
 - The peak of an update is often at its end: where an update may be skipped, this compiler writes the new parameters and
   moments beside the old ones, which the TPU's does not.
-- The product of rows with experts (`ragged_dot`) is computed here for all rows and each expert: one layer of
-  qwen3-30b-a3b then needs 188 GiB for 8,704 tokens of a GPU. TPUs have a kernel for it.
+- The product of rows with experts (`ragged_dot`) becomes an array of rows x experts x width here: a layer of
+  qwen3-30b-a3b needs 188 GiB for 8,704 tokens of a GPU. Adapters of attention over half of the tokens fit, bound by
+  what such arrays move. For TPUs there is no such array.
 - `model.decode_attention="kernel"`: one kernel a layer reads the keys and values in use, in place of seven for each
   block of the cache. Rows below that have a number of kernels use it; before, qwen2.5-0.5b on h100:1 started 1,419 for
   each token and moved 3,212 GiB in a rollout. Starting a kernel takes microseconds, which the roofline does not have.
