@@ -57,7 +57,7 @@ def test_a_learning_rate_that_becomes_nan_stops_the_run_with_the_parameters_befo
 
 @pytest.mark.full
 def test_phases_hand_over_parameters_and_references(tmp_path):
-    config = tiny.phases("grpo()", phase__warm__evaluate="", phase__main__evaluate="")
+    config = tiny.phases("grpo()", phase__warm__evaluate="", phase__main__evaluate="", seed=1)
     config.phases = ("warm", "main", "again")
     config.phase.again = schema.phase(steps=1, reference="keep", reset_optimizer=False, warmup=1)
     result = loop.train(config, tmp_path, progress=False, devices=ONE)
