@@ -6,7 +6,7 @@ the names of a buffer's operations, their source lines and its shape.
 """
 
 import dataclasses
-import math
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -161,9 +161,11 @@ def _dims(dims: Any) -> tuple[int, ...]:
 
 def _sizes(step: steps.Step, shards: bool) -> Iterator[tuple[int, ...]]:
     """Yield the dimensions of matrices of parameters: of a chip's shards, or gathered, of a layer too."""
-    for leaf in jax.tree.leaves(step.shape.params):
-        dims = leaf.sharding.shard_shape(leaf.shape) if shards else leaf.shape
-        if leaf.ndim > 1 and math.prod(dims) > 1:
-            yield _dims(dims)
-            if not shards:
-                yield _dims(dims[1:])
+    mesh = step.setup.mesh.shape
+    ways = {1, mesh["tensor"], mesh["tensor"] * mesh["fsdp_tensor"]}  # a gathered matrix may be split by these
+    for leaf in (x for x in jax.tree.leaves(step.shape.params) if x.ndim > 1):
+        if shards:
+            yield _dims(leaf.sharding.shard_shape(leaf.shape))
+            continue
+        for dims, way in itertools.product((leaf.shape, leaf.shape[1:]), ways):
+            yield from (_dims((*dims[:i], n // way, *dims[i + 1 :])) for i, n in enumerate(dims) if n % way == 0)

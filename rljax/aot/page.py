@@ -193,7 +193,8 @@ def _cells(name: str, r: dict[str, Any], total: float) -> list[str]:
 
 def _details(r: dict[str, Any]) -> dict[str, str]:
     """Return what a program holds at its peak, sends most and starts, as text by verb."""
-    held = [f"{cause} {report.size(b)}" for cause, b in r.get("by_cause", {}).items() if b > 0.01 * r["peak"]]
+    by_size = sorted(r.get("by_cause", {}).items(), key=lambda item: -item[1])
+    held = [f"{cause} {report.size(b)}" for cause, b in by_size if b > 0.01 * r["peak"]]
     most = [c for c in r.get("collectives", []) if c["sent"] > 0.01 * (r["sent_ici"] + r["sent_dcn"])][:6]
     sends = [f"{c['kind']} {'+'.join(c['axes'])} {report.size(c['sent'])}" for c in most]
     starts = f"{r['kernels']:,.0f} kernels" if r.get("kernels") else ""

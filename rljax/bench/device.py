@@ -126,10 +126,9 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
     *lines, last = done.stdout.rstrip().split("\n")
     if not last.startswith("{"):
         return known | {"text": done.stdout.strip()}
-    known |= {"text": "\n".join(lines), "record": json.loads(last)}
-    return known | (
-        {"predicted": _predicted(name, folder, end, quick)} if known["record"].get("bench") == "step" else {}
-    )
+    record = json.loads(last)
+    known |= {"text": "\n".join(lines), "record": record}
+    return known | ({"predicted": _predicted(name, folder, end, quick)} if record.get("bench") == "step" else {})
 
 
 def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
