@@ -271,6 +271,10 @@ def _meshes(
     for phase in resolved.phases:
         if phase.settings.learner.offload:
             memory.check(mesh.local_devices, optimizers.HOST, "learner.offload")
+        if phase.settings.model.architecture.decode_attention == "kernel" and mesh.devices.flat[0].platform == "tpu":
+            raise ValueError(
+                "config.model.decode_attention='kernel': is for GPUs, and these are TPUs. To fix: 'plain'."
+            )
         rows = phase.settings.batch.prompts * phase.settings.batch.samples
         for each in (mesh, rollout):
             if each is not None:
