@@ -203,7 +203,8 @@ def test_verifree_trains_on_thoughts_with_the_solution_behind_them():
             want = np.take_along_axis(alone(step.setup.networks["policy"], params, *ids)[:-1], ids[1][:, None], axis=1)
             np.testing.assert_allclose(r.raw_logp[i][r.mask[i] > 0], want[:, 0], **CLOSE)
         elif ";" in written:  # no room behind it
-            assert written.rindex(";") + 1 + len(solution) > r.mask.shape[1]
+            token = [text(t, m) for t, m in zip(r.action.token[i][:, None], r.mask[i][:, None], strict=True)]
+            assert token[::-1].index(";") < len(solution)  # tokens behind it; some have no text
         paid.append(np.exp(r.raw_logp[i][answer[i]].sum()) if answer[i].any() else 0.0)
     assert 4 < answer.any(axis=1).sum() < r.reward.size
     _, metrics = step.update(state, r, program.key)

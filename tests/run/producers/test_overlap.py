@@ -74,7 +74,7 @@ def test_completions_that_the_host_scores_arrive_in_parts(devices, task, tmp_pat
         ("ppo()", {}, "the advantage of a row depend on rows of other groups in ppo"),
         (
             "dapo()",
-            {"seam__source": "task()", "seam__penalty": "+ entropy(0.1, reduce=mean_over_rows())"},
+            {"seam__source": "task()", "seam__penalty": "+ entropy(0.1, reduce=mean_over_rows())", "seed": 5},
             "coefficients",
         ),
     ],
