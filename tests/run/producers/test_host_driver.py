@@ -109,7 +109,7 @@ def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
     place = np.arange(outside.mask.shape[1])[None, :] < outside.action.length[:, None]
     replies = {*outside.action.token[place & (outside.mask == 0)].tolist()}
     assert len(replies) == 3 and (outside.turn.max(axis=1) == TURNS - 1).any()  # all answers, and whole conversations
-    assert set(outside.outcome) >= {types.Outcome.CORRECT} and outside.token_reward.sum() > 0
+    assert len({*outside.outcome.tolist()}) > 1
 
 
 @pytest.mark.full
