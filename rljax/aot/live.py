@@ -67,11 +67,11 @@ class _Value:
 
 
 def at_peak(folder: pathlib.Path) -> tuple[Buffer, ...]:
-    """Return the buffers at the peak of the largest program dumped to a folder; none if its texts are not there."""
-    found = [sorted(folder.glob(f"*{kind}.txt"), key=lambda path: path.stat().st_size) for kind in _TEXTS]
-    if not all(found):
+    """Return the buffers at the peak of the largest program dumped to a folder; none without its texts."""
+    texts = [sorted(folder.glob(f"*{kind}.txt"), key=lambda path: path.stat().st_size) for kind in _TEXTS]
+    if not all(texts):
         return ()
-    placed, lived = (paths[-1].read_text() for paths in found)
+    placed, lived = (paths[-1].read_text() for paths in texts)
     ranges = {name: (int(start), int(end)) for name, start, end in _RANGE.findall(lived)}
     buffers, places = _placed(placed, ranges)
     held = np.zeros(max((end for _, end in ranges.values()), default=0) + 1, np.int64)
@@ -132,8 +132,8 @@ def causes(buffers: tuple[Buffer, ...], module: hlo.Module, step: steps.Step, pe
     sums: dict[str, int] = {}
     for b in buffers:
         if b.argument is None:
-            found = [known[name] for name in b.names if name in known]
-            text = " ".join(f"{i.opcode} {i.op} {module.source(i)}" for i in found)
+            holders = [known[name] for name in b.names if name in known]
+            text = " ".join(f"{i.opcode} {i.op} {module.source(i)}" for i in holders)
             cause = _cause(text, _dims(b.dims), stored, gathered)
         else:
             path = known[name].op if (name := entry.parameter(b.argument)) else ""

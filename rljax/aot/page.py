@@ -36,7 +36,7 @@ class Row:
       programs: the programs to compile.
       common: fields of the config that all rows set.
       label: what sets it apart from other rows of the model and the topology.
-      lengths: tokens of a prompt and of a completion; a row with a task of its own has those of the task.
+      lengths: tokens of a prompt and of a completion; a row with a task has the task's instead.
     """
 
     model: str

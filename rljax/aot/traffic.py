@@ -23,8 +23,8 @@ def moved(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
 
 def started(module: hlo.Module, assumed: hlo.Assumed = hlo.BOUND) -> float:
     """Return how many instructions a chip starts, each a kernel on a GPU; the roofline has no time for that."""
-    found = (r for r in hlo.runs(module, assumed) if not r.fused and r.instruction.opcode not in _FREE)
-    return sum(r.times for r in found if not r.instruction.opcode.endswith("-done"))
+    kernels = (r for r in hlo.runs(module, assumed) if not r.fused and r.instruction.opcode not in _FREE)
+    return sum(r.times for r in kernels if not r.instruction.opcode.endswith("-done"))
 
 
 def largest(module: hlo.Module, count: int = 8) -> list[tuple[hlo.Shape, str, str]]:

@@ -146,7 +146,7 @@ def _check_split(phase: Phase) -> None:
     for o in algorithm.objectives:
         whole = interpreter.objective_needs(o).whole
         minibatches = o.minibatches or learner.minibatches
-        pieces = minibatches * max(1, learner.microbatches)
+        pieces = minibatches * learner.parts
         if interpreter.needs(algorithm).siblings and prompts % minibatches:
             raise ValueError(
                 f"config.learner.minibatches={minibatches} (phase {name!r}): must divide the {prompts} prompts."
@@ -257,7 +257,7 @@ def _check_overlap(phase: Phase) -> None:
     reasons = (
         (settings.run.lag, f"config.run.lag={settings.run.lag} overlaps whole rollouts. Set one of both"),
         (learner.microbatches < 2, "the parts are micro-batches. Set config.learner.microbatches above 1"),
-        (settings.batch.prompts % max(1, learner.microbatches), "config.learner.microbatches must divide the prompts"),
+        (settings.batch.prompts % learner.parts, "config.learner.microbatches must divide the prompts"),
         (learner.lanes, f"config.learner.lanes={learner.lanes} packs rows of the whole batch. Set it to 0"),
         (settings.log.diagnostics, "config.log.diagnostics reads the gradients of the whole batch. Leave it empty"),
         (not traits.traits(phase.task).whole, f"task {phase.task.name!r} has several turns"),
@@ -313,7 +313,7 @@ def _check_objective(phase: Phase, o: types.Objective) -> None:
     chosen, algorithm, name = phase.settings, phase.algorithm, phase.name
     needs, source = interpreter.objective_needs(o), algorithm.source
     minibatches = o.minibatches or chosen.learner.minibatches
-    pieces = minibatches * max(1, chosen.learner.microbatches)
+    pieces = minibatches * chosen.learner.parts
     if (needs.whole == "group" and pieces > 1) or (needs.siblings and minibatches > 1):
         split = pieces if needs.whole == "group" else minibatches
         raise ValueError(

@@ -144,7 +144,7 @@ def parallel(config: schema.ConfigDict) -> int:
     if run.model.architecture.width < _WIDE or run.mesh.rollout or -1 not in run.mesh.axes.values():
         return 1
     chosen = [_settings(config, name)[2] for name in run.phases]
-    pieces = [c.learner.minibatches * max(1, c.learner.microbatches) for c in chosen]
+    pieces = [c.learner.minibatches * c.learner.parts for c in chosen]
     return 1 if any(c.batch.prompts % (count * n) for c, n in zip(chosen, pieces, strict=True)) else count
 
 

@@ -69,6 +69,11 @@ class LearnerConfig:
 
     __post_init__ = settings.check
 
+    @property
+    def parts(self) -> int:
+        """The number of micro-batches that is set; 1 where it is chosen."""
+        return max(1, self.microbatches)
+
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:

@@ -206,17 +206,17 @@ def extend(
         def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Any]:
             in_prompt, in_row = visible[form]
             before = functools.partial(reads.prompts, form, cache=cache, seen=in_prompt, number=i, prompt=prompt)
-            pair = reads.stored(key, value)
             if a.scan:
-                written = reads.put(completion, pair, cache.length, i)
+                written = reads.put(completion, reads.stored(key, value), cache.length, i)
                 read = functools.partial(
-                    reads.looped, form, pair=written, seen=in_row[:, None], last=cache.length, number=i
+                    reads.looped, form, pair=written, seen=in_row[:, None], number=i, block=cache.block
                 )
-                return reads.mixed(before, query, prompt, functools.partial(read, block=cache.block)), written
-            written = reads.write(completion, pair, cache.length)
-            listed = functools.partial(reads.UNROLLED[a.decode_attention], form, blocks=written, layout=layout)
-            read = functools.partial(listed, seen=in_row, last=cache.length)
-            return reads.mixed(before, query, prompt, read), written
+            else:
+                written = reads.write(completion, reads.stored(key, value), cache.length)
+                read = functools.partial(
+                    reads.UNROLLED[a.decode_attention], form, blocks=written, seen=in_row, layout=layout
+                )
+            return reads.mixed(before, query, prompt, functools.partial(read, last=cache.length)), written
 
         return layer.layer(a, number, weights, x, angles, mix, layout)
 

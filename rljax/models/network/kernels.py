@@ -84,5 +84,4 @@ def _decode(
         )
         return attention.joined([so_far, part])
 
-    found = jax.lax.fori_loop(0, last[0] // COLUMNS + 1, block, attention.empty(asked))
-    largest[...], total[...], out[...] = found
+    largest[...], total[...], out[...] = jax.lax.fori_loop(0, last[0] // COLUMNS + 1, block, attention.empty(asked))

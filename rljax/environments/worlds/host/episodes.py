@@ -229,7 +229,7 @@ class Episodes:
 
     def told(self, episode: Episode, before: Sequence[tuple[str, records.Told]], reply: process.Reply) -> records.Told:
         """Return the answer after turns, with the outcome that the world gave, or that follows from the rewards."""
-        answer: records.Told = records.Told.failed(reply.outcome, reply.error) if reply.outcome else reply.value
+        answer = records.Told.failed(reply.outcome, reply.error) if reply.outcome else reply.value
         if not answer.valid:
             return answer
         if episode.begun is None or len(answer.others) != len(episode.begun.others):

@@ -15,7 +15,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(host.Observation))
 
 
 class _Said:
-    """What the records have in common: each is of seat 0, and holds those of the others."""
+    """What the records have in common: each is of seat 0, and holds the records of the other seats."""
 
     error: str
     others: tuple[Any, ...]
