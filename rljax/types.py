@@ -56,6 +56,7 @@ class Context(flax.struct.PyTreeNode):
     mask: Array  # [B, L] float32, 1 on real prompt tokens
     train_token: Array | None = None  # [B, L] the prompt it is trained under, where it differs
     train_mask: Array | None = None  # [B, L]
+    image: Array | None = None  # [B, N, H, W, 3] uint8, the pictures of its placeholder tokens, of both prompts
 
     @property
     def training(self) -> tuple[Array, Array]:
@@ -158,6 +159,7 @@ class Prompts(flax.struct.PyTreeNode):
     token: Array  # [P, L] int32
     mask: Array  # [P, L] float32
     index: Array  # [P] int32, index in the task's split
+    image: Array | None = None  # [P, N, H, W, 3] uint8, the pictures of its placeholder tokens, in order
 
 
 class Choice(flax.struct.PyTreeNode):

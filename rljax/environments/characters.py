@@ -13,6 +13,7 @@ import numpy as np
 from rljax.data import tokenizers
 
 _ASCII = 128
+PICTURE = "\ufffc"  # the placeholder of a picture: each of its tokens in a prompt; U+FFFC, "object replacement"
 UNREADABLE = ord("?")  # replaces a token that is not one character
 
 

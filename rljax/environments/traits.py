@@ -24,6 +24,16 @@ Rows = Literal["conversation", "chapters"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Pictures:
+    """The pictures of a prompt: ``Prompts.image`` is [P, count, height, width, 3]."""
+
+    count: int
+    height: int
+    width: int
+    tokens: int  # placeholder tokens of each picture, adjacent, which the prompt holds
+
+
+@dataclasses.dataclass(frozen=True)
 class Traits:
     """What a task is."""
 
@@ -37,6 +47,7 @@ class Traits:
     extra: tuple[str, ...]  # names of the numbers that the task writes on tokens, ``Rollout.extra``
     longest: float  # seconds that a turn or the reward function on the host may take by its own limits
     written: tuple[str, ...]  # what the verdicts of a task of one turn hold beyond the defaults
+    pictures: Pictures | None  # of a prompt; None: prompts are text
 
     @property
     def rows_of_episode(self) -> int:
@@ -82,4 +93,5 @@ def traits(task: Task) -> Traits:
         extra=tuple(getattr(task, "extra", ())),
         longest=getattr(getattr(task, "reward", None) if whole else task, "longest", 0.0),
         written=tuple(getattr(task, "supplies", ())),
+        pictures=getattr(task, "pictures", None),
     )
