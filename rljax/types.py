@@ -161,6 +161,11 @@ class Prompts(flax.struct.PyTreeNode):
     index: Array  # [P] int32, index in the task's split
     image: Array | None = None  # [P, N, H, W, 3] uint8, the pictures of its placeholder tokens, in order
 
+    @property
+    def context(self) -> Context:
+        """The prompts as rows have them."""
+        return Context(token=self.token, mask=self.mask, image=self.image)
+
 
 class Choice(flax.struct.PyTreeNode):
     """The prompts of a step. The rows of a prompt are adjacent."""

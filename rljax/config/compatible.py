@@ -23,6 +23,7 @@ def check(phase: Phase, trains: bool = True) -> None:
       ValueError: two of them are incompatible; the message names the fields, their values and what is allowed.
     """
     _check_timeout(phase)
+    _check_pictures(phase)
     shape, unroll = phase.settings.model.architecture, phase.settings.sampler.unroll
     if shape.decode_attention == "kernel" and shape.scan and not unroll:
         raise ValueError(
@@ -75,6 +76,22 @@ def _check_timeout(phase: Phase) -> None:
             f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {about.longest:g}, the"
             f" seconds that {what}."
         )
+
+
+def _check_pictures(phase: Phase) -> None:
+    """Check that the policy reads the pictures of the task."""
+    vision, pictures = phase.settings.model.architecture.vision, traits.traits(phase.task).pictures
+    if pictures is None:
+        return
+    where = f"config.task (phase {phase.name!r}): the prompts of {phase.task.name!r} have pictures"
+    if not vision.layers:
+        raise ValueError(f"{where}, and config.model.vision.layers=0: the policy reads text only. Set it above 0.")
+    for field, read, given in (
+        ("pixels", (vision.pixels, vision.pixels), (pictures.height, pictures.width)),
+        ("tokens", vision.tokens, pictures.tokens),
+    ):
+        if read != given:
+            raise ValueError(f"{where} of {given} {field}: config.model.vision.{field} reads {read}.")
 
 
 def _inputs(phase: Phase) -> None:

@@ -25,6 +25,7 @@ from rljax.algorithms import seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import compatible, effects, files, modules, schema
 from rljax.data import stored_groups
+from rljax.environments import traits
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, profiles, sinks
 from rljax.language import messages, parse, reached, settings
@@ -83,6 +84,7 @@ def run(config: schema.ConfigDict, trains: bool = True) -> Resolved:
             built.append(_phase(config, name, built[-1].last if built else 0, tasks, trains))
     profiles.steps(checked.profile, built[-1].last)
     _check_seams(config, checked)
+    _check_tower(checked, built)
     beside = modules.resolve(config, built)
     built = [dataclasses.replace(phase, module=beside) for phase in built]
     return Resolved(config, checked, effects.noted(config, built), frozenset(named))
@@ -91,6 +93,16 @@ def run(config: schema.ConfigDict, trains: bool = True) -> Resolved:
 def phases(config: schema.ConfigDict, trains: bool = True) -> tuple[Phase, ...]:
     """Return the phases of ``run(config, trains)``."""
     return run(config, trains).phases
+
+
+def _check_tower(checked: schema.Config, phases: Sequence[Phase]) -> None:
+    """Check that a vision tower that no public checkpoint brings is read."""
+    model = checked.model
+    if model.architecture.vision.layers and not model.weights:
+        if all(traits.traits(phase.task).pictures is None for phase in phases):
+            raise ValueError(
+                f"config.model.vision.layers={model.architecture.vision.layers}: no phase has a task with pictures."
+            )
 
 
 # --- the run -----------------------------------------------------------------------------------

@@ -29,10 +29,11 @@ def default() -> ConfigDict:
 
 
 def module_fields() -> list[settings.Field]:
-    """Return the fields of a module: the fields of ``ModuleConfig``, and of the policy's network."""
+    """Return the fields of a module: the fields of ``ModuleConfig``, and of the policy's network without its tower."""
     head = list(settings.fields(ModuleConfig))
     known = {field.path for field in head}
-    return [*head, *(field for field in settings.fields(ModelConfig) if field.path not in {*known, ("vocabulary",)})]
+    known |= {("vocabulary",)}
+    return [*head, *(f for f in settings.fields(ModelConfig) if f.path not in known and len(f.path) == 1)]
 
 
 def module(**fields: Any) -> ConfigDict:

@@ -20,6 +20,7 @@ from etils import epath
 from rljax.data import bundle, documents, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
+PICTURE = "\ufffc"  # each token of a picture in a prompt; U+FFFC, "object replacement character"
 KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
 
 
@@ -134,6 +135,12 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
     elif path.name == "tokenizer.json":
         return hugging_face.load(bundle.gather(path.parent), str(source), date)
     return _read(documents.content(path), str(source), date)
+
+
+def placeholder(tokenizer: Tokenizer) -> int:
+    """Return the id of the tokens of a picture in a prompt, that of ``PICTURE``; -1 if the tokenizer has none."""
+    ids = np.flatnonzero(tokenizer.characters() == ord(PICTURE))
+    return int(ids[0]) if ids.size else -1
 
 
 def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from rljax.data import tokenizers
 
 _ASCII = 128
-PICTURE = "\ufffc"  # the placeholder of a picture: each of its tokens in a prompt; U+FFFC, "object replacement"
+PICTURE = tokenizers.PICTURE
 UNREADABLE = ord("?")  # replaces a token that is not one character
 
 
@@ -99,7 +99,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
       task: name of the task, for the message.
 
     Returns:
-      int32 ``[128]``, the id of padding for every character outside the alphabet.
+      int32, of 128 code points and as many more as the alphabet has; padding for characters outside the alphabet.
 
     Raises:
       ValueError: the tokenizer lacks a token for some characters of the alphabet.
@@ -116,7 +116,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
             f"tokenizer: has no one-character tokens for {missing!r}, which task {task!r} needs "
             f"(its characters are {alphabet!r}); train it on the task's corpus"
         )
-    ids = np.full(_ASCII, tokenizer.pad, np.int32)
+    ids = np.full(max(_ASCII, *(ord(character) + 1 for character in alphabet)), tokenizer.pad, np.int32)
     for character in alphabet:
         ids[ord(character)] = token[ord(character)]
     return ids

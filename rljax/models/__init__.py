@@ -28,7 +28,7 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 import dataclasses
 
 from rljax.models import architectures, layouts, presets
-from rljax.models.network import caches, histories, transformer
+from rljax.models.network import caches, histories, transformer, vision
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
@@ -57,7 +57,30 @@ class Model:
         """Return random parameters: nested dictionaries of arrays; arrays of the layers are stacked on dimension 0."""
         return architectures.init(self.architecture, key)
 
-    def apply(self, params: Tree, token: Array, mask: Array) -> Array:
+    def look(self, params: Tree, image: Array | None) -> Array | None:
+        """Return what the pictures of prompts are in place of their placeholders.
+
+        Args:
+          params: from ``init``, or ``decode_params``.
+          image: ``[P, N, H, W, 3]`` uint8, or their ``features``; None: the prompts have no pictures.
+
+        Returns:
+          ``[P, N * tokens, D]``, the argument ``seen`` of the functions that read prompts; None without pictures.
+
+        Raises:
+          ValueError: the network has no vision tower, or one for pictures of another size.
+        """
+        if image is None:
+            return None
+        if not self.architecture.vision.layers:
+            raise ValueError("vision.layers=0: the prompts have pictures, which this network cannot read")
+        return vision.look(self.architecture, params, image, self.layout)
+
+    def features(self, params: Tree, image: Array) -> Array:
+        """Return the output of the vision tower for pictures ``[P, N, H, W, 3]`` uint8: ``[P, N, tokens, width]``."""
+        return vision.features(self.architecture, params, image, self.layout)
+
+    def apply(self, params: Tree, token: Array, mask: Array, seen: Array | None = None) -> Array:
         """Run the network over whole rows.
 
         The position of a token is the number of real tokens before it in its row, and it attends to the real
@@ -67,6 +90,7 @@ class Model:
           params: from ``init``.
           token: ``[B, S]`` int32; padding may hold any id.
           mask: ``[B, S]``, nonzero on real tokens.
+          seen: ``[B, n, D]`` from ``look``.
 
         Returns:
           Hidden states after the final norm, ``[B, S, D]``. Those of padding are finite and meaningless.
@@ -74,10 +98,16 @@ class Model:
         Raises:
           ValueError: token and mask differ in shape.
         """
-        return transformer.apply(self.architecture, params, token, mask, self.layout)
+        return transformer.apply(self.architecture, params, token, mask, self.layout, seen)
 
     def apply_shared(
-        self, params: Tree, prompt: Array, prompt_mask: Array, token: Array, segment: Array
+        self,
+        params: Tree,
+        prompt: Array,
+        prompt_mask: Array,
+        token: Array,
+        segment: Array,
+        seen: Array | None = None,
     ) -> tuple[Array, Array]:
         """Run the network over prompts once, and over rows that continue them: row b continues prompt b // (B / P).
 
@@ -90,6 +120,7 @@ class Model:
           prompt_mask: ``[P, L]``, nonzero on real tokens.
           token: ``[B, W]`` int32, W positions of a row.
           segment: ``[B, W]`` int32, 0 on padding; the tokens of a segment are adjacent.
+          seen: ``[P, n, D]`` from ``look``.
 
         Returns:
           Hidden states of the prompts ``[P, L, D]`` and of the rows ``[B, W, D]``.
@@ -97,14 +128,22 @@ class Model:
         Raises:
           ValueError: the shapes do not match, or P does not divide B.
         """
-        return transformer.apply_shared(self.architecture, params, prompt, prompt_mask, token, segment, self.layout)
+        read = prompt, prompt_mask, token, segment
+        return transformer.apply_shared(self.architecture, params, *read, self.layout, seen)
 
     def decode_params(self, params: Tree) -> Tree:
         """Return the parameters in the form that ``prefill``, ``extend`` and ``logits`` read; call once per rollout."""
         return caches.decode_params(self.architecture, params, self.layout)
 
     def prefill(
-        self, weights: Tree, token: Array, mask: Array, samples: int, columns: int, block: int = 0
+        self,
+        weights: Tree,
+        token: Array,
+        mask: Array,
+        samples: int,
+        columns: int,
+        block: int = 0,
+        seen: Array | None = None,
     ) -> tuple[Array, Cache]:
         """Run the network over prompts and create the cache of their completions.
 
@@ -115,11 +154,12 @@ class Model:
           samples: rows of each prompt; they share the prompt's keys and values.
           columns: the most tokens that a row may append. Appending more is an error that is not detected.
           block: columns of a block; a block is not read before its first column is written. 0: one block.
+          seen: ``[P, n, D]`` from ``look``.
 
         Returns:
           Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
         """
-        return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.layout)
+        return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.layout, seen)
 
     def extend(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> tuple[Array, Cache]:
         """Append one token to every row of the cache.
@@ -207,18 +247,19 @@ class Model:
         z = transformer.logits(self.architecture, params, hidden)
         return self.layout(self.layout(z, ("rows", "vocabulary")), ("drawing", None)) if z.ndim == 2 else z
 
-    def balance(self, params: Tree, token: Array, mask: Array) -> dict[str, Array]:
+    def balance(self, params: Tree, token: Array, mask: Array, seen: Array | None = None) -> dict[str, Array]:
         """Measure how evenly tokens use the experts, averaged over layers.
 
         Args:
           params: from ``init``.
           token: ``[B, S]`` int32.
           mask: ``[B, S]``, nonzero on real tokens.
+          seen: ``[B, n, D]`` from ``look``.
 
         Returns:
           The scalars that ``gated.balance`` returns.
         """
-        return transformer.balance(self.architecture, params, token, mask, self.layout)
+        return transformer.balance(self.architecture, params, token, mask, self.layout, seen)
 
     def scalar(self, params: Tree, hidden: Array) -> Array:
         """Return one float32 number for each ``hidden`` ``[..., D]``; ValueError if output is "logits"."""

@@ -16,7 +16,7 @@ from rljax.models.architectures import Architecture
 from rljax.types import Array, Key, Tree
 
 IN, OUT = architectures.ADAPTER
-_HEADS = ("scalar",)  # of an adapted critic or reward model: randomly initialized, so trained with the adapters
+_HEADS = ("scalar", "projector")  # randomly initialized, so trained with the adapters
 
 
 def is_adapter(path: Any) -> bool:
@@ -25,15 +25,18 @@ def is_adapter(path: Any) -> bool:
 
 
 def trained(params: Tree) -> Tree:
-    """Return the trained part of a module's parameters: adapters and scalar head if it has adapters, else all.
+    """Return the trained part of a module's parameters: adapters and heads if it has adapters, else all.
 
-    The leaves of ``params`` may be anything: arrays, shapes, shardings.
+    A frozen vision tower is not trained. The leaves of ``params`` may be anything: arrays, shapes, shardings.
     """
-    if not any(is_adapter(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)):
-        return params
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: x if is_adapter(path) or path[-1].key in _HEADS else None, params
-    )
+    adapted = any(is_adapter(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+
+    def is_trained(path: Any) -> bool:
+        if not adapted:
+            return not str(path[0].key).endswith(architectures.FROZEN)
+        return is_adapter(path) or path[0].key in _HEADS
+
+    return jax.tree_util.tree_map_with_path(lambda path, x: x if is_trained(path) else None, params)
 
 
 def joined(part: Tree, params: Tree) -> Tree:
@@ -58,11 +61,19 @@ def merged(architecture: Architecture, params: Tree) -> tuple[Architecture, Tree
     """
     a = architecture
     plain = dataclasses.replace(a, adapter_rank=0, adapter_scale=1.0, adapter_modules=tuple(architectures.MATRICES))
-    layers = {name: w for name, w in params["layers"].items() if not name.endswith((IN, OUT))}
+    parts = {"layers": _merged(a, params["layers"])}
+    if a.vision.layers:
+        tower = params[a.tower_name]
+        parts[a.tower_name] = {**tower, "layers": _merged(a.tower, tower["layers"])}
+    return plain, {**params, **parts}
+
+
+def _merged(a: Architecture, stack: Tree) -> Tree:
+    """Return all layers of a network without their adapters."""
+    layers = {name: w for name, w in stack.items() if not name.endswith((IN, OUT))}
     for name in a.adapted:
-        into, out = params["layers"][name + IN], params["layers"][name + OUT]
-        layers[name] = _sum(layers[name], into, out, a.adapter_scale)
-    return plain, {**params, "layers": layers}
+        layers[name] = _sum(layers[name], stack[name + IN], stack[name + OUT], a.adapter_scale)
+    return layers
 
 
 @jax.jit

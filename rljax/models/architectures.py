@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax.language import settings
-from rljax.language.settings import NonNegative, Positive, Size, setting
+from rljax.language.settings import NonNegative, Positive, Size, group, setting
+from rljax.models import towers
 from rljax.models.layouts import Names
 from rljax.models.network import attention
 from rljax.types import Key, Range, Tree
@@ -43,6 +44,7 @@ MATRICES: dict[str, tuple[int, int]] = {
     "down": (1, 1),
 }
 ADAPTER = ("_adapter_in", "_adapter_out")  # suffixes of a matrix's name: [in..., rank] and [rank, out...]
+FROZEN = "_frozen"  # suffix of the name of a part of the parameters that is never trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Architecture:
     attention: Literal["plain", "blocked", "cudnn", "splash"] = setting(
         "plain", "Implementation of attention outside decoding; 'cudnn' on GPU, 'splash' on TPU."
     )
+    vision: towers.Vision = group(towers.Vision, fixed=True)
     output: Output = "logits"
     bins: tuple[float, float, int] | None = None
 
@@ -180,6 +183,29 @@ class Architecture:
         """The matrices of a layer that have an adapter."""
         return tuple(self.adapter_modules) if self.adapter_rank else ()
 
+    @functools.cached_property
+    def tower(self) -> "Architecture":
+        """The layers of the vision tower."""
+        v = self.vision
+        return Architecture(
+            layers=v.layers,
+            width=v.width,
+            heads=v.heads,
+            kv_heads=v.heads,
+            hidden=v.hidden,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            remat=self.remat,
+            scan=self.scan,
+            adapter_rank=self.adapter_rank if v.trained else 0,
+            adapter_scale=self.adapter_scale,
+        )
+
+    @property
+    def tower_name(self) -> str:
+        """The name of the tower's parameters; the name of frozen ones ends in ``FROZEN``."""
+        return "tower" if self.vision.trained else f"tower{FROZEN}"
+
     def saved(self, tokens: int, length: int) -> int:
         """Return about how many bytes a backward pass keeps of all layers without rematerialization.
 
@@ -234,7 +260,17 @@ def axes(architecture: Architecture) -> Tree:
 
 
 def _boxed(architecture: Architecture, key: Key) -> Tree:
-    params = _Decoder(architecture).init(key)["params"]
+    params = _whole(architecture, _Decoder(architecture), key)
+    if not architecture.vision.layers:
+        return params
+    tower, eyes = architecture.tower, jax.random.fold_in(key, 2)
+    projector = _Projector(architecture).init(jax.random.fold_in(eyes, 0))["params"]
+    return {**params, "projector": projector, architecture.tower_name: _whole(tower, _Tower(architecture), eyes)}
+
+
+def _whole(architecture: Architecture, module: nn.Module, key: Key) -> Tree:
+    """Return the boxed parameters of a module, with the adapters of its layers."""
+    params = module.init(key)["params"]
     adapters = _adapters(architecture, params["layers"], jax.random.fold_in(key, 1))
     return {**params, "layers": {**params["layers"], **adapters}}
 
@@ -338,12 +374,44 @@ class _Decoder(nn.Module):
             _parameter(self, "scalar", nn.initializers.zeros, names, shape)
         if a.output != "scalar" and not a.tied:
             _parameter(self, "unembedding", normal, ("width", "vocabulary"), (a.width, a.vocabulary))
-        stack = nn.scan(
-            _Layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            length=a.layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        stack(a, name="layers")(None, None)
-        _parameter(self, "final_norm", nn.initializers.constant(1 - a.norm_offset), (None,), (a.width,))
+        _stack(self, a)
+
+
+class _Tower(nn.Module):
+    """The parameters of patches, layers and final norm of a vision tower."""
+
+    architecture: Architecture
+
+    @nn.compact
+    def __call__(self) -> None:
+        """Declare the parameters."""
+        v = self.architecture.vision
+        size = 3 * v.patch**2
+        _parameter(self, "patch", nn.initializers.normal(size**-0.5), (None, "width"), (size, v.width))
+        _stack(self, self.architecture.tower)
+
+
+class _Projector(nn.Module):
+    """The matrix from a tower's output to the policy's embeddings."""
+
+    architecture: Architecture
+
+    @nn.compact
+    def __call__(self) -> None:
+        """Declare the matrix: projections are as large as embeddings."""
+        shape = (self.architecture.vision.width, self.architecture.width)
+        start = nn.initializers.normal((shape[0] * shape[1]) ** -0.5)
+        _parameter(self, "matrix", start, (None, "width"), shape)
+
+
+def _stack(module: nn.Module, a: Architecture) -> None:
+    """Declare the layers and the final norm of a module."""
+    stack = nn.scan(
+        _Layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        length=a.layers,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+    stack(a, name="layers")(None, None)
+    _parameter(module, "final_norm", nn.initializers.constant(1 - a.norm_offset), (None,), (a.width,))

@@ -32,11 +32,14 @@ class ModelConfig:
 
     __post_init__ = settings.check
 
-    def network(self, vocabulary: int, output: Literal["logits", "scalar", "both"] = "logits") -> Architecture:
+    def network(
+        self, vocabulary: int, placeholder: int = -1, output: Literal["logits", "scalar", "both"] = "logits"
+    ) -> Architecture:
         """Return the architecture for a tokenizer.
 
         Args:
           vocabulary: number of ids of the tokenizer.
+          placeholder: id of the tokens of a picture; -1: there is none.
           output: outputs of the network.
 
         Returns:
@@ -51,7 +54,8 @@ class ModelConfig:
                 f"config.model.vocabulary={size} (weights {self.weights!r}): must be at least "
                 f"{vocabulary}, the number of ids of the tokenizer."
             )
-        return dataclasses.replace(self.architecture, vocabulary=size or vocabulary, output=output)
+        vision = dataclasses.replace(self.architecture.vision, placeholder=placeholder)
+        return dataclasses.replace(self.architecture, vocabulary=size or vocabulary, output=output, vision=vision)
 
 
 READING = ("prompt", "cut", "after", "words")  # fields of a module: what it reads in place of the rows

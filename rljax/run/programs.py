@@ -113,13 +113,18 @@ class Program:
         source = phase.of(module).follows or module
         outputs = modules.outputs(self.phases, source) or {"scalar"}
         output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
-        architecture = phase.settings.model.network(self.tokenizer.vocabulary, output)
+        architecture = phase.settings.model.network(self.tokenizer.vocabulary, self._placeholder, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
         task = next(task for p, task in zip(self.phases, self.tasks, strict=True) if p is phase)
         remat = splits.remat(architecture, phase, task, self.mesh)
         architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source), remat=remat)
         return models.build(architecture, sharding.Layout(self.mesh))
+
+    @functools.cached_property
+    def _placeholder(self) -> int:
+        """The token of a picture; -1 if the policy has no vision tower."""
+        return tokenizers.placeholder(self.tokenizer) if self.settings.model.architecture.vision.layers else -1
 
     @functools.cached_property
     def setups(self) -> tuple[Setup, ...]:

@@ -90,7 +90,7 @@ def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     """Return the rows of a first pass with the fields and widths of the rows of a second pass."""
     assert rows.context is not None
     context, more = rows.context, longer(setup)
-    wide = types.Context(
+    wide = context.replace(
         token=jnp.pad(context.token, ((0, 0), (more, 0)), constant_values=setup.ends.pad),
         mask=jnp.pad(context.mask, ((0, 0), (more, 0))),
     )
@@ -183,14 +183,15 @@ def second(
     assert rows.context is not None and rows.index is not None
     row = jnp.repeat(edit.row, count)
     number = jnp.arange(row.size, dtype=jnp.int32)
-    context = types.Context(token=jnp.repeat(edit.token, count, axis=0), mask=jnp.repeat(edit.mask, count, axis=0))
+    edited = types.Prompts(edit.token, edit.mask, rows.index[edit.row], groups.take(rows.context.image, edit.row))
+    context = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edited.context)
     if again.plain:
         assert rows.context.train_token is not None and rows.context.train_mask is not None
         context = context.replace(train_token=rows.context.train_token[row], train_mask=rows.context.train_mask[row])
     index = rows.index[row]
-    blank = rows_lib.blank(setup, rows.group[row], index, context.token, context.mask)
+    blank = rows_lib.blank(setup, rows.group[row], index, context)
     marks = {"pass": jnp.ones(row.shape), "head": jnp.zeros_like(blank.mask)}
-    blank = extras.put(blank.replace(context=context), marks)
+    blank = extras.put(blank, marks)
     keys = sampling.row_keys(
         jax.random.fold_in(key, rows_lib.ROWS),
         step,
@@ -203,13 +204,12 @@ def second(
             setup, params, groups.take(rows, row), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
         )
     elif edit.head is None:
-        prompts = types.Prompts(edit.token, edit.mask, rows.index[edit.row])
         ends, config, length = setup.ends, setup.settings.sampler, task.completion_length
-        out = sampling.generate(setup.decoder, params, prompts, keys, config, ends, samples=count, length=length)
+        out = sampling.generate(setup.decoder, params, edited, keys, config, ends, samples=count, length=length)
         out = rows_lib.filled(blank, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
     else:
         head = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
-        prompts = types.Prompts(context.token, context.mask, index)
+        prompts = types.Prompts(context.token, context.mask, index, context.image)
         out = continued(setup, params, step, blank, prompts, keys, head)
     used = jnp.repeat(edit.used, count).astype(jnp.float32)
     changed = jnp.zeros_like(used) if again.plain else jnp.ones_like(used)

@@ -155,7 +155,8 @@ def read(
     if shown is not None and reading.cut:
         shown = shown[0], shown[1] & edits.behind(shown[0], jnp.sum(shown[1], axis=1), reading.cut)
     after = _behind(_Part(rows.action.token, kept.astype(rows.mask.dtype)), reading.after, shown)
-    context = types.Context(*_joined(prompt, left=True)[:2])
+    token, mask, _ = _joined(prompt, left=True)
+    context = types.Context(token, mask, image=rows.context.image)
     token, mask, solved = _joined(after, left=False)
     return rows.replace(mask=mask, context=context, action=types.Action(token=token)), kept, solved
 

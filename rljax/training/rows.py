@@ -6,10 +6,12 @@ import jax.numpy as jnp
 
 from rljax import sampling, types
 from rljax.data import shuffle
+from rljax.environments import traits
 from rljax.language import limits
 from rljax.training import phases
 from rljax.transforms import ops
 from rljax.transforms.frame import extras
+from rljax.transforms.source import groups
 
 # Streams of the root key; sampling.row_keys folds (step, prompt, sample) into the stream of the rows.
 ROWS, ORDER, DEMONSTRATIONS, PROBLEMS, DRAWS, HEADS, EDITS = 0, 1, 2, 4, 5, 6, 7  # 3 is the stream of the pieces
@@ -18,17 +20,14 @@ PASS = 1 << 20  # added to ``Drawn.repeat`` in a second pass
 _REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
 
 
-def blank(
-    setup: phases.Setup, position: types.Array, index: types.Array, token: types.Array, mask: types.Array
-) -> types.Rollout:
+def blank(setup: phases.Setup, position: types.Array, index: types.Array, context: types.Context) -> types.Rollout:
     """Return rows that have a prompt and no completion.
 
     Args:
       setup: the phase on devices.
       position: ``[B]`` int32 position of the prompt in the run, which becomes the row's group.
       index: ``[B]`` int32 index of the prompt in its split.
-      token: ``[B, L]`` int32 prompt tokens, left-padded.
-      mask: ``[B, L]`` float32, 1 on prompt tokens.
+      context: the prompts.
 
     Returns:
       B rows; completion mask and rewards are 0, all rows are valid; the domain is the task's, if it reports any.
@@ -39,7 +38,7 @@ def blank(
         mask=jnp.zeros((rows, width)),
         reward=jnp.zeros((rows,)),
         group=position,
-        context=types.Context(token=token, mask=mask),
+        context=context,
         turn=jnp.zeros((rows, width), jnp.int32),
         valid=jnp.ones((rows,)),
         outcome=zero,
@@ -97,11 +96,11 @@ def repeats(index: types.Array) -> types.Array:
 
 def unsampled(setup: phases.Setup, drawn: Drawn, prompts: types.Prompts) -> types.Rollout:
     """Return the rows of prompts before sampling; rows of a prompt are adjacent."""
-    each = drawn.position, prompts.index, prompts.token, prompts.mask
+    each = drawn.position, prompts.index, prompts.context
     if drawn.samples is None:
-        return blank(setup, *(ops.repeat(x, setup.samples) for x in each))
+        return blank(setup, *jax.tree.map(lambda x: ops.repeat(x, setup.samples), each))
     of, sample = drawn.rows(setup)
-    rows = blank(setup, *(x[of] for x in each))
+    rows = blank(setup, *groups.take(each, of))
     return rows.replace(valid=(sample < drawn.samples[of]) * 1.0)  # rows beyond the last sample are not used
 
 
@@ -129,7 +128,10 @@ def placeholders(setup: phases.Setup) -> types.Prompts:
     """Return prompts with the shapes and dtypes of the prompts of a step."""
     count, length = setup.drawn, setup.task.prompt_length
     token, mask = jnp.zeros((count, length), jnp.int32), jnp.ones((count, length))
-    return types.Prompts(token=token, mask=mask, index=jnp.zeros((count,), jnp.int32))
+    pictures, image = traits.traits(setup.task).pictures, None
+    if pictures is not None:
+        image = jnp.zeros((count, pictures.count, pictures.height, pictures.width, 3), jnp.uint8)
+    return types.Prompts(token=token, mask=mask, index=jnp.zeros((count,), jnp.int32), image=image)
 
 
 def from_shapes(setup: phases.Setup, prompts: types.Prompts) -> types.Rollout:

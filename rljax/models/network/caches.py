@@ -109,6 +109,7 @@ def prefill(
     columns: int,
     block: int,
     layout: Layout,
+    seen: Array | None = None,
 ) -> tuple[Array, Cache]:
     """Run the network over prompts and create the cache of their completions; see ``models.Model.prefill``.
 
@@ -121,6 +122,7 @@ def prefill(
       columns: the most tokens that a row may append.
       block: columns of a block; 0: one block.
       layout: how arrays are sharded over a mesh.
+      seen: of the pictures, ``[P, n, D]``; None: there are none.
 
     Returns:
       Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
@@ -137,7 +139,7 @@ def prefill(
         names = ("rows", "kv_heads", None, None)
         return x, (layout(key, names), layout(value, names))
 
-    x, prompt = transformer.apply_layers(a, apply_layer, layer.embed(a, weights, token), weights["layers"])
+    x, prompt = transformer.apply_layers(a, apply_layer, layer.embed(a, weights, token, seen), weights["layers"])
     cache = unwritten(a, prompt, mask != 0, token.shape[0] * samples, columns, block, layout)
     return layer.final(a, weights, x), cache
 

@@ -23,19 +23,26 @@ Angles = tuple[Array, Array]  # cosine and sine [B, S, 1, K / 2]
 STREAM: Names = ("rows", "positions", None)  # logical axes of the residual stream [B, S, D]
 
 
-def embed(architecture: Architecture, params: Tree, token: Array) -> Array:
-    """Return the embeddings of tokens.
+def embed(architecture: Architecture, params: Tree, token: Array, seen: Array | None = None) -> Array:
+    """Return the embeddings of tokens, and at the i-th placeholder of a row the i-th of what its pictures are.
 
     Args:
       architecture: of the parameters.
       params: of the whole model.
       token: ``[B, S]`` int32; padding may hold any id.
+      seen: ``[B, n, D]`` from ``models.Model.look``; further placeholders are ordinary tokens. None: all are.
 
     Returns:
       ``[B, S, D]`` in the compute dtype.
     """
     x = precision.lookup(params["embedding"], token).astype(architecture.dtype)
-    return x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
+    x = x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
+    if seen is None:
+        return x
+    here = token == architecture.vision.placeholder
+    number = jnp.cumsum(here, axis=1) - 1
+    picture = jnp.take_along_axis(seen, jnp.clip(number, 0, seen.shape[1] - 1)[:, :, None], axis=1)
+    return jnp.where((here & (number < seen.shape[1]))[:, :, None], picture.astype(x.dtype), x)
 
 
 def final(architecture: Architecture, params: Tree, x: Array) -> Array:

@@ -23,7 +23,14 @@ Mix = Callable[[attention.Form, Array, Array, Array], Array]
 _SAVED: dict[str, Any] = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
 
 
-def apply(architecture: Architecture, params: Tree, token: Array, mask: Array, layout: Layout = UNCONSTRAINED) -> Array:
+def apply(
+    architecture: Architecture,
+    params: Tree,
+    token: Array,
+    mask: Array,
+    layout: Layout = UNCONSTRAINED,
+    seen: Array | None = None,
+) -> Array:
     """Run the network over whole rows; see ``models.Model.apply``.
 
     Args:
@@ -32,6 +39,7 @@ def apply(architecture: Architecture, params: Tree, token: Array, mask: Array, l
       token: ``[B, S]`` int32.
       mask: ``[B, S]``, nonzero on real tokens.
       layout: how arrays are sharded over a mesh.
+      seen: of the pictures, ``[B, n, D]``; None: there are none.
 
     Returns:
       Hidden states after the final norm, ``[B, S, D]``.
@@ -46,7 +54,8 @@ def apply(architecture: Architecture, params: Tree, token: Array, mask: Array, l
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         return attention.attend(architecture.attention, form, query, key, value, rows, layout=layout)
 
-    return _trunk(architecture, params, token, rows.position, mix, layout)
+    x = layer.embed(architecture, params, token, seen)
+    return trunk(architecture, params, x, layer.rotation(architecture, rows.position), mix, layout)
 
 
 def causal(mask: Array) -> attention.Rows:
@@ -67,6 +76,7 @@ def apply_shared(
     token: Array,
     segment: Array,
     layout: Layout = UNCONSTRAINED,
+    seen: Array | None = None,
 ) -> tuple[Array, Array]:
     """Run the network over rows that share prompts; see ``models.Model.apply_shared``.
 
@@ -78,6 +88,7 @@ def apply_shared(
       token: ``[B, W]`` int32.
       segment: ``[B, W]`` int32, 0 on padding.
       layout: how arrays are sharded over a mesh.
+      seen: of the pictures, ``[P, n, D]``; None: there are none.
 
     Returns:
       Hidden states of the prompts ``[P, L, D]`` and of the rows ``[B, W, D]``.
@@ -109,15 +120,27 @@ def apply_shared(
         second = attend(form, q, k, v, token_rows, shared)
         return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
 
-    stream = jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1)
-    x = _trunk(architecture, params, stream, jnp.concatenate([prompt_rows.position, position], axis=1), mix, layout)
+    x = layer.embed(architecture, params, jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1), seen)
+    angles = layer.rotation(architecture, jnp.concatenate([prompt_rows.position, position], axis=1))
+    x = trunk(architecture, params, x, angles, mix, layout)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 
 
-def _trunk(architecture: Architecture, params: Tree, token: Array, position: Array, mix: Mix, layout: Layout) -> Array:
-    """Return the hidden states [B, S, D] of tokens [B, S] after the final norm; ``mix`` is the attention."""
+def trunk(architecture: Architecture, params: Tree, x: Array, angles: Any, mix: Mix, layout: Layout) -> Array:
+    """Apply all layers and the final norm.
+
+    Args:
+      architecture: of the parameters.
+      params: of the whole model, or of a vision tower.
+      x: embeddings, ``[B, S, D]``.
+      angles: of their positions, as ``layer.rotation`` returns them.
+      mix: the attention.
+      layout: how arrays are sharded over a mesh.
+
+    Returns:
+      Hidden states after the final norm, ``[B, S, D]``.
+    """
     a = architecture
-    angles = layer.rotation(a, position)
 
     def mixed(*operands: Any) -> tuple[Array, None]:
         return mix(*operands), None
@@ -136,7 +159,7 @@ def _trunk(architecture: Architecture, params: Tree, token: Array, position: Arr
 
     if recomputed:
         apply_layer = jax.checkpoint(apply_layer, prevent_cse=not a.scan, policy=_SAVED[a.remat], static_argnums=1)
-    x, _ = apply_layers(a, apply_layer, layout(layer.embed(a, params, token), layer.STREAM), params["layers"])
+    x, _ = apply_layers(a, apply_layer, layout(x, layer.STREAM), params["layers"])
     return layer.final(a, params, x)
 
 
@@ -183,7 +206,12 @@ def apply_layers(a: Architecture, apply: Any, x: Array, layers: Tree) -> tuple[A
 
 
 def balance(
-    architecture: Architecture, params: Tree, token: Array, mask: Array, layout: Layout = UNCONSTRAINED
+    architecture: Architecture,
+    params: Tree,
+    token: Array,
+    mask: Array,
+    layout: Layout = UNCONSTRAINED,
+    seen: Array | None = None,
 ) -> dict[str, Array]:
     """Measure how evenly tokens use the experts, averaged over layers; see ``models.Model.balance``.
 
@@ -193,6 +221,7 @@ def balance(
       token: ``[B, S]`` int32.
       mask: ``[B, S]``, nonzero on real tokens.
       layout: how arrays are sharded over a mesh.
+      seen: of the pictures, ``[B, n, D]``; None: there are none.
 
     Returns:
       The scalars that ``gated.balance`` returns.
@@ -208,7 +237,7 @@ def balance(
         watch = lambda y: metrics.append(gated.balance(a, weights["router"], y, mask))  # noqa: E731
         return layer.layer(a, number, weights, x, angles, mix, layout, watch)[0], metrics[0]
 
-    stream = layout(layer.embed(a, params, token), layer.STREAM)
+    stream = layout(layer.embed(a, params, token, seen), layer.STREAM)
     _, metrics = apply_layers(a, apply_layer, stream, params["layers"])
     return jax.tree.map(jnp.mean, metrics if a.scan else jax.tree.map(lambda *x: jnp.stack(x), *metrics))
 

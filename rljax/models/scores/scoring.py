@@ -103,7 +103,7 @@ def score(
     if kept and action.kept is not None:
         columns["kept"] = rows.put(action.kept)
     # float32: the gradients of groups of columns are added in the type of what the groups share
-    live = {name: precision.wide(w) for name, w in params.items() if name != "layers"}
+    live = {name: precision.wide(w) for name, w in params.items() if not isinstance(w, dict)}
     others = {n: (others[n][0], jax.lax.stop_gradient(others[n][1])) for n in sorted(modules.compared(needs))}
     exact, ranked = coarse.apart(needs)
     columns["others"] = _compared(rows, context, action, rollout.mask, others, exact)
@@ -146,14 +146,14 @@ def _same(x: Array) -> Array:
 
 def _whole(context: types.Context, action: types.Action, mask: Array) -> _Rows:
     """Read every row from the start of its prompt."""
-    prompt, seen = context.training
+    prompt, prompt_mask = context.training
     real = packing.written(mask)
     length, width = prompt.shape[1], real.shape[1]
     token = jnp.concatenate([prompt, action.token], axis=1)
-    attended = jnp.concatenate([seen != 0, real], axis=1)
+    attended = jnp.concatenate([prompt_mask != 0, real], axis=1)
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
-        hidden = model.apply(params, token, attended)
+        hidden = model.apply(params, token, attended, model.look(params, context.image))
         return hidden, hidden[:, length - 1 : length - 1 + width]
 
     # Prompts are left-padded: the last position of a row without a completion is its prompt's last.
@@ -165,7 +165,8 @@ def _shared(
     context: types.Context, action: types.Action, mask: Array, samples: int, places: packing.Places | None
 ) -> _Rows:
     """Read each prompt once and its completions after it."""
-    prompt, seen = (x[::samples] for x in context.training)
+    prompt, prompt_mask = (x[::samples] for x in context.training)
+    image = None if context.image is None else context.image[::samples]
     real = packing.written(mask)
     put, take = (_same, _same) if places is None else packing.movers(places, real)
     token, packed = put(action.token), put(real)
@@ -177,7 +178,8 @@ def _shared(
         first = put(jnp.zeros_like(real).at[:, 0].set(True))
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
-        prompt_hidden, hidden = model.apply_shared(params, prompt, seen, token, segment)
+        seen = model.look(params, image)
+        prompt_hidden, hidden = model.apply_shared(params, prompt, prompt_mask, token, segment, seen)
         start = ops.repeat(prompt_hidden[:, -1:], token.shape[0] // prompt.shape[0])
         previous = jnp.concatenate([start, hidden[:, :-1]], axis=1)
         # the state before a completion is the state at the end of its prompt, not its neighbour's
@@ -285,7 +287,7 @@ def _compared(
 
     The prompts that rows of one group were sampled under may differ, so these are read whole.
     """
-    plain = types.Context(token=context.token, mask=context.mask)
+    plain = types.Context(token=context.token, mask=context.mask, image=context.image)
     sampled = _whole(plain, action, mask)
     asked = {(module, sampling) for _, named, sampling in map(modules.parts, needs.divergence) for module in named}
     hidden = {}

@@ -71,7 +71,7 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
     keys = sampling.row_keys(jax.random.fold_in(key, _KEY), jnp.int32(0), of, number)
     out = step.generate(params, asked, keys, samples, setup.settings.sampler)
     verdict = step.verify(of, out.token, out.mask)
-    context = types.Context(*(jnp.repeat(x, samples, axis=0) for x in (asked.token, asked.mask)))
+    context = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), asked.context)
     rows = types.Rollout(out.mask, verdict.reward, of, context, token_reward=verdict.token_reward)
     return rows.replace(action=types.Action(token=out.token, length=out.length), index=of)
 

@@ -201,6 +201,9 @@ def prompts(setup: phases.Setup) -> types.Prompts:
         shapes.array("Prompts.token", asked.token, (("B", "T"),), token, int)
         shapes.array("Prompts.mask", asked.mask, (("B", "T"),), token, float)
         shapes.array("Prompts.index", asked.index, (("B",),), token, int)
+        drawn, expected = (None if x is None else (x.shape, x.dtype) for x in (asked.image, blank.image))
+        if drawn != expected:
+            raise ValueError(f"Prompts.image: has {drawn}: expected {expected}, as Task.pictures")
     return asked
 
 
@@ -236,7 +239,7 @@ def sample(
         of, _ = drawn.rows(setup)
         heads_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.HEADS), step)
         heads = source.head(pool, setup.problems(key), rows, jax.tree.map(lambda x: x[of], shown), heads_key)
-        prompts = types.Prompts(prompts.token[of], prompts.mask[of], prompts.index[of])
+        prompts = groups.take(prompts, of)
         return passes.continued(setup, params, step, rows, prompts, keys, heads)
     uneven = drawn.samples is not None
     out = sampling.generate(

@@ -49,7 +49,7 @@ class Demonstrations:
             return play.shown(setup.world, blank, position, prompts.index, key)
         token, mask = setup.task.demonstrations(prompts.index, "train", key)
         token, mask = jnp.asarray(token, jnp.int32), jnp.asarray(mask, jnp.float32)
-        rows = blank(position, prompts.index, jnp.asarray(prompts.token), jnp.asarray(prompts.mask))
+        rows = blank(position, prompts.index, jax.tree.map(jnp.asarray, prompts.context))
         return self._shown(rows, token, mask)
 
     def _shown(self, rows: types.Rollout, token: types.Array, mask: types.Array) -> types.Rollout:
@@ -84,5 +84,5 @@ class Demonstrations:
         """Return the rows of prompts by their shapes; a host task is not asked."""
         if self.traced:
             return self.show(jnp.zeros((), jnp.int32), prompts.index, prompts, key)
-        rows = rows_lib.blank(self.setup, prompts.index, prompts.index, prompts.token, prompts.mask)
+        rows = rows_lib.blank(self.setup, prompts.index, prompts.index, prompts.context)
         return self._shown(rows, jnp.zeros(rows.mask.shape, jnp.int32), rows.mask)

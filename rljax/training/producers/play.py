@@ -63,12 +63,13 @@ def seated(
     version = jnp.broadcast_to(step, (position.size, setup.task.completion_length)).astype(jnp.int32)
     if world.rows == "chapters":
         book = chapters.write(setup.decoder, params, player, world, states, keys, sampler, setup.ends)
-        rows = rows_lib.blank(setup, position, index, book.prompts.token, book.prompts.mask)
+        rows = rows_lib.blank(setup, position, index, book.prompts.context)
         rows = of_chapters(rows_lib.filled(rows, book.sample, version), book, world.max_turns, world.seats)
         return rows, jnp.asarray(ours[player])[rows.episode, rows.agent]
     prompts = views(world, states, samples)
     each = position.size // prompts.token.shape[0]
-    rows = rows_lib.blank(setup, position, index, ops.repeat(prompts.token, each), ops.repeat(prompts.mask, each))
+    context = jax.tree.map(lambda x: ops.repeat(x, each), prompts.context)
+    rows = rows_lib.blank(setup, position, index, context)
     alone = len(params) == 1
     fewer = alone and 0 < sampler.slots < keys.size  # a world of several seats has no fewer, see ``producers.refused``
     out, talk = (refill if fewer else conversation).converse(
@@ -253,7 +254,7 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
 
     mask = book.sample.mask
     return rows.replace(
-        context=types.Context(token=book.prompts.token, mask=book.prompts.mask),
+        context=book.prompts.context,
         turn=jnp.broadcast_to(number[:, None], mask.shape),
         token_reward=ops.last_token(mask) * of_seat(talk.paid)[:, None],
         reward=jnp.where(present, of_seat(talk.unearned), 0.0),
@@ -306,7 +307,7 @@ def shown(
     answers = demonstrations.of(cast(demonstrations.Shown, world), index, "train", key)
     each = answers.seat.shape[1]
     answers = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), answers)
-    rows = blank(ops.repeat(position, each), ops.repeat(index, each), *answers.prompt)
+    rows = blank(ops.repeat(position, each), ops.repeat(index, each), types.Context(*answers.prompt))
     return rows.replace(
         mask=answers.mask,
         action=types.Action(token=answers.token, length=answers.length),

@@ -82,7 +82,7 @@ class Turns:
           repeat: ``[B]`` int32, of rows in flight, how often the step had drawn their problem before; None: of others.
           ours: ``[B]`` bool, the rows that the policy plays; None: all.
         """
-        rows = rows_lib.blank(self.setup, position, index, prompts.token, prompts.mask)
+        rows = rows_lib.blank(self.setup, position, index, prompts.context)
         rows = play.of_host(rows_lib.filled(rows, sample, version), sample, answers, self.world.seats)
         rows = rows if ours is None else play.only(rows, ours)
         rows = rows if repeat is None else extras.put(rows, {"repeat": repeat})

@@ -1,6 +1,6 @@
 """Batches as groups: rows of a prompt, which are adjacent, counted and chosen together."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,12 @@ from rljax import types
 from rljax.transforms import ops, trajectories
 
 Array = types.Array
+T = TypeVar("T")
 
 
-def take(rollout: types.Rollout, rows: Array) -> types.Rollout:
-    """Return the rows with these numbers."""
-    return jax.tree.map(lambda x: x[rows], rollout)
+def take(tree: T, rows: Array) -> T:
+    """Return the rows with these numbers of a rollout, or of another tree of arrays."""
+    return jax.tree.map(lambda x: x[rows], tree)
 
 
 def place(rollout: types.Rollout) -> Array:
