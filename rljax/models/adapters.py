@@ -16,7 +16,7 @@ from rljax.models.architectures import Architecture
 from rljax.types import Array, Key, Tree
 
 IN, OUT = architectures.ADAPTER
-_HEADS = ("scalar", "projector")  # randomly initialized, so trained with the adapters
+_HEADS = ("scalar",)  # of an adapted critic or reward model: randomly initialized, so trained with the adapters
 
 
 def is_adapter(path: Any) -> bool:
