@@ -261,15 +261,6 @@ class Needs:
         return Needs(**union, whole=max(self.whole, other.whole, key=_WHOLE.__getitem__))
 
 
-def _no_state() -> State:
-    return ()
-
-
-def _unchanged(state: State, metrics: Metrics) -> State:
-    del metrics
-    return state
-
-
 @dataclasses.dataclass(frozen=True)
 class Transform:
     """What the kinds share. Not a kind itself: use one of the four below.
@@ -279,8 +270,8 @@ class Transform:
     """
 
     apply: Callable[..., Any]
-    init: Callable[[], State] = _no_state
-    observe: Callable[[State, Metrics], State] = _unchanged
+    init: Callable[[], State] = tuple
+    observe: Callable[[State, Metrics], State] = lambda state, metrics: state
     needs: Needs = Needs()
     seam: str = ""
     spec: str = ""
@@ -376,7 +367,7 @@ class Source:
     head: Callable[[Tree, Problems, Rollout, Action, Key], Action] | None = None
     again: Again | None = None
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)
-    observe: Callable[[Tree, Metrics], Tree] = _unchanged
+    observe: Callable[[Tree, Metrics], Tree] = lambda state, metrics: state
     in_flight: Callable[[Tree], Tree] = lambda pool: pool  # {"rows", "free"} of a source with segments
     seam: str = ""
     spec: str = ""

@@ -29,6 +29,7 @@ import dataclasses
 
 from rljax.models import architectures, layouts, presets
 from rljax.models.network import caches, histories, transformer, vision
+from rljax.transforms import ops
 from rljax.types import Array, Key, Tree
 
 Architecture = architectures.Architecture
@@ -65,7 +66,7 @@ class Model:
           image: ``[P, N, H, W, 3]`` uint8, or their ``features``; None: the prompts have no pictures.
 
         Returns:
-          ``[P, N * tokens, D]``, the argument ``seen`` of the functions that read prompts; None without pictures.
+          ``[P, N * tokens, D]``; None without pictures.
 
         Raises:
           ValueError: the network has no vision tower, or one for pictures of another size.
@@ -80,7 +81,7 @@ class Model:
         """Return the output of the vision tower for pictures ``[P, N, H, W, 3]`` uint8: ``[P, N, tokens, width]``."""
         return vision.features(self.architecture, params, image, self.layout)
 
-    def apply(self, params: Tree, token: Array, mask: Array, seen: Array | None = None) -> Array:
+    def apply(self, params: Tree, token: Array, mask: Array, image: Array | None = None) -> Array:
         """Run the network over whole rows.
 
         The position of a token is the number of real tokens before it in its row, and it attends to the real
@@ -90,7 +91,7 @@ class Model:
           params: from ``init``.
           token: ``[B, S]`` int32; padding may hold any id.
           mask: ``[B, S]``, nonzero on real tokens.
-          seen: ``[B, n, D]`` from ``look``.
+          image: of the rows, as ``look`` reads them.
 
         Returns:
           Hidden states after the final norm, ``[B, S, D]``. Those of padding are finite and meaningless.
@@ -98,7 +99,7 @@ class Model:
         Raises:
           ValueError: token and mask differ in shape.
         """
-        return transformer.apply(self.architecture, params, token, mask, self.layout, seen)
+        return transformer.apply(self.architecture, params, token, mask, self.layout, self.look(params, image))
 
     def apply_shared(
         self,
@@ -107,7 +108,7 @@ class Model:
         prompt_mask: Array,
         token: Array,
         segment: Array,
-        seen: Array | None = None,
+        image: Array | None = None,
     ) -> tuple[Array, Array]:
         """Run the network over prompts once, and over rows that continue them: row b continues prompt b // (B / P).
 
@@ -120,7 +121,7 @@ class Model:
           prompt_mask: ``[P, L]``, nonzero on real tokens.
           token: ``[B, W]`` int32, W positions of a row.
           segment: ``[B, W]`` int32, 0 on padding; the tokens of a segment are adjacent.
-          seen: ``[P, n, D]`` from ``look``.
+          image: of the prompts, as ``look`` reads them.
 
         Returns:
           Hidden states of the prompts ``[P, L, D]`` and of the rows ``[B, W, D]``.
@@ -129,7 +130,7 @@ class Model:
           ValueError: the shapes do not match, or P does not divide B.
         """
         read = prompt, prompt_mask, token, segment
-        return transformer.apply_shared(self.architecture, params, *read, self.layout, seen)
+        return transformer.apply_shared(self.architecture, params, *read, self.layout, self.look(params, image))
 
     def decode_params(self, params: Tree) -> Tree:
         """Return the parameters in the form that ``prefill``, ``extend`` and ``logits`` read; call once per rollout."""
@@ -143,7 +144,7 @@ class Model:
         samples: int,
         columns: int,
         block: int = 0,
-        seen: Array | None = None,
+        image: Array | None = None,
     ) -> tuple[Array, Cache]:
         """Run the network over prompts and create the cache of their completions.
 
@@ -154,11 +155,14 @@ class Model:
           samples: rows of each prompt; they share the prompt's keys and values.
           columns: the most tokens that a row may append. Appending more is an error that is not detected.
           block: columns of a block; a block is not read before its first column is written. 0: one block.
-          seen: ``[P, n, D]`` from ``look``.
+          image: of the prompts, as ``look`` reads them; of p prompts, each the pictures of P / p adjacent ones.
 
         Returns:
           Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
         """
+        seen = self.look(weights, image)
+        if seen is not None:
+            seen = ops.repeat(seen, token.shape[0] // seen.shape[0])
         return caches.prefill(self.architecture, weights, token, mask, samples, columns, block, self.layout, seen)
 
     def extend(self, weights: Tree, token: Array, mask: Array, cache: Cache) -> tuple[Array, Cache]:
@@ -247,19 +251,19 @@ class Model:
         z = transformer.logits(self.architecture, params, hidden)
         return self.layout(self.layout(z, ("rows", "vocabulary")), ("drawing", None)) if z.ndim == 2 else z
 
-    def balance(self, params: Tree, token: Array, mask: Array, seen: Array | None = None) -> dict[str, Array]:
+    def balance(self, params: Tree, token: Array, mask: Array, image: Array | None = None) -> dict[str, Array]:
         """Measure how evenly tokens use the experts, averaged over layers.
 
         Args:
           params: from ``init``.
           token: ``[B, S]`` int32.
           mask: ``[B, S]``, nonzero on real tokens.
-          seen: ``[B, n, D]`` from ``look``.
+          image: of the rows, as ``look`` reads them.
 
         Returns:
           The scalars that ``gated.balance`` returns.
         """
-        return transformer.balance(self.architecture, params, token, mask, self.layout, seen)
+        return transformer.balance(self.architecture, params, token, mask, self.layout, self.look(params, image))
 
     def scalar(self, params: Tree, hidden: Array) -> Array:
         """Return one float32 number for each ``hidden`` ``[..., D]``; ValueError if output is "logits"."""

@@ -206,8 +206,7 @@ def converse(
     weights, talk = model.decode_params(params), dialogue.begin(world, states, ends)
     read = width - seats.later
     token, mask, steps = prompts.token[:, :read], prompts.mask[:, :read], max(1, columns - 1 + seats.later)
-    seen = model.look(weights, prompts.image)
-    hidden, cache = model.prefill(weights, token, mask, rows // count, steps, config.cache_block, seen)
+    hidden, cache = model.prefill(weights, token, mask, rows // count, steps, config.cache_block, prompts.image)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), rows // count)
     vocabulary = logits.shape[1] if processors_lib.keeps(config, processors) else None
     sample = samples_lib.empty(rows, columns, vocabulary, ends.pad, turns=True)

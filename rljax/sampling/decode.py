@@ -77,9 +77,8 @@ def generate(
     processors = processors_lib.build(config)
     weights = model.decode_params(params)
     # The last token drawn is never fed back, hence one column less than positions.
-    seen = model.look(weights, prompts.image)
     read = weights, prompts.token, prompts.mask, samples, max(1, length - 1), config.cache_block
-    hidden, cache = model.prefill(*read, seen)
+    hidden, cache = model.prefill(*read, prompts.image)
     logits = ops.repeat(model.logits(weights, hidden[:, -1]), samples)
     if of is not None:
         count, logits, cache = rows, logits[of], model.select(cache, of, of)

@@ -45,12 +45,6 @@ class Team:
         """Return the parameters of each player in the form that the other functions read."""
         return tuple(self.model.decode_params(p) for p in params)
 
-    def look(self, params: types.Tree, image: Array | None) -> None:
-        """Return None: several players read text only; ValueError if there are pictures."""
-        del params
-        if image is not None:
-            raise ValueError("seats: several players cannot read pictures")
-
     def prefill(
         self,
         weights: types.Tree,
@@ -59,10 +53,11 @@ class Team:
         samples: int,
         columns: int,
         block: int,
-        seen: Array | None = None,
+        image: Array | None = None,
     ) -> tuple[Array, Any]:
-        """Prefill each player's rows; ``samples`` is 1, and ``seen`` None."""
-        del seen
+        """Prefill each player's rows; ``samples`` is 1. ValueError if there are pictures."""
+        if image is not None:
+            raise ValueError("config.world.players: several players cannot read pictures")
         parts = [
             self.model.prefill(w, t, m, samples, columns, block)
             for w, t, m in zip(weights, self._split(token), self._split(mask), strict=True)

@@ -21,10 +21,6 @@ class Policy(Protocol):
         """Return the parameters in the form that the other functions read."""
         ...
 
-    def look(self, params: types.Tree, image: Array | None) -> Array | None:
-        """Return what the pictures of prompts are in place of their placeholders; None without pictures."""
-        ...
-
     def prefill(
         self,
         weights: types.Tree,
@@ -33,7 +29,7 @@ class Policy(Protocol):
         samples: int,
         columns: int,
         block: int,
-        seen: Array | None = None,
+        image: Array | None = None,
     ) -> tuple[Array, Any]:
         """Run the model over prompts and create the cache of their completions.
 
@@ -44,7 +40,7 @@ class Policy(Protocol):
           samples: rows of each prompt.
           columns: the most tokens that a row may append.
           block: columns of the cache that come into use together; 0: all at once.
-          seen: ``[P, n, D]`` from ``look``.
+          image: pictures of the prompts, or of each P / p adjacent ones, ``[p, N, H, W, 3]`` uint8.
 
         Returns:
           Hidden states ``[P, L, D]``, and a cache of ``P * samples`` rows.

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -148,8 +147,8 @@ def continued(
     weights, done = model.decode_params(params), sample.length
     used = (jnp.arange(length)[None, :] < done[:, None]).astype(prompts.mask.dtype)
     token, mask = whole(prompts.token, sample.token), whole(prompts.mask, used)
-    seen = jax.tree.map(lambda x: ops.repeat(x, samples), model.look(weights, prompts.image))
-    hidden, cache = model.prefill(weights, token, mask, 1, max(1, segment - 1), config.cache_block, seen)
+    read = weights, token, mask, 1, max(1, segment - 1), config.cache_block
+    hidden, cache = model.prefill(*read, prompts.image)
     last = prompts.token.shape[1] - 1 + done
     logits = model.logits(weights, jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     live, row = sample.finish == types.Finish.UNFINISHED, jnp.arange(rows, dtype=jnp.int32)

@@ -283,7 +283,7 @@ def rows() -> types.Rollout:
     vocabulary = setup.networks["policy"].architecture.vocabulary
     mask = (np.arange(width) < end[:, None]).astype(np.float32)
     logp = (-np.log(vocabulary) + 0.2 * rng.normal(size=mask.shape)).astype(np.float32) * mask
-    blank = rows_lib.blank(setup, position, position, np.asarray(prompts.token), np.asarray(prompts.mask))
+    blank = rows_lib.blank(setup, position, position, jax.device_get(prompts.context))
     return blank.replace(
         mask=mask,
         reward=rng.integers(0, 2, count).astype(np.float32),

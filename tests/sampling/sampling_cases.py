@@ -44,7 +44,7 @@ class Toy(typing.NamedTuple):
     logits: typing.Callable
 
 
-def toy_prefill(params, token, mask, samples, columns, block):
+def toy_prefill(params, token, mask, samples, columns, block, image=None):
     """Hidden state of a position: the sum of token + 1 over the real tokens up to it."""
     state = jnp.cumsum((token + 1) * mask, axis=1)
     return state[:, :, None], Memory(state[:, -1], jnp.zeros((token.shape[0] * samples,)))

@@ -153,7 +153,7 @@ def _whole(context: types.Context, action: types.Action, mask: Array) -> _Rows:
     attended = jnp.concatenate([prompt_mask != 0, real], axis=1)
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
-        hidden = model.apply(params, token, attended, model.look(params, context.image))
+        hidden = model.apply(params, token, attended, context.image)
         return hidden, hidden[:, length - 1 : length - 1 + width]
 
     # Prompts are left-padded: the last position of a row without a completion is its prompt's last.
@@ -178,8 +178,7 @@ def _shared(
         first = put(jnp.zeros_like(real).at[:, 0].set(True))
 
     def read(model: models.Model, params: Tree) -> tuple[Array, Array]:
-        seen = model.look(params, image)
-        prompt_hidden, hidden = model.apply_shared(params, prompt, prompt_mask, token, segment, seen)
+        prompt_hidden, hidden = model.apply_shared(params, prompt, prompt_mask, token, segment, image)
         start = ops.repeat(prompt_hidden[:, -1:], token.shape[0] // prompt.shape[0])
         previous = jnp.concatenate([start, hidden[:, :-1]], axis=1)
         # the state before a completion is the state at the end of its prompt, not its neighbour's

@@ -146,8 +146,7 @@ def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) ->
     prompt, seen = rows.context.training
     token = jnp.concatenate([prompt, rows.action.token], axis=1)
     mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
-    seen = model.look(params, rows.context.image)
-    return {f"experts/{name}": x for name, x in model.balance(params, token, mask, seen).items()}
+    return {f"experts/{name}": x for name, x in model.balance(params, token, mask, rows.context.image).items()}
 
 
 def _logp(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, needs: types.Needs = _NOTHING) -> Any:

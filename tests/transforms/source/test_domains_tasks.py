@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.curriculum import rollouts as study
+from rljax import types
 from rljax.algorithms import interpreter
 from rljax.data import tokenizers
 from rljax.environments.questions import own
@@ -134,7 +135,7 @@ def test_rows_of_a_host_task_have_its_domains(tmp_path):
     setup = tiny.program("grpo(kl=0.0)", task=f"jsonl({str(path)!r}, domain='kind')").steps[-1].setup
     index = jnp.arange(6, dtype=jnp.int32)
     token = jnp.zeros((6, setup.task.prompt_length), jnp.int32)
-    rows = rows_lib.blank(setup, index, index, token, token * 1.0)
+    rows = rows_lib.blank(setup, index, index, types.Context(token, token * 1.0))
     np.testing.assert_array_equal(rows.domain, setup.task.domain(index, "train"))
     assert setup.problems(jax.random.key(0)).domains == 3 and len({*np.asarray(rows.domain).tolist()}) > 1
 
