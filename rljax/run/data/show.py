@@ -15,6 +15,7 @@ from rljax.environments.verifiers import outcomes
 from rljax.environments.workers import worker
 from rljax.language import messages
 from rljax.run.data import subjects
+from rljax.run.reports.pages import images
 
 
 def examples(
@@ -56,6 +57,8 @@ def _show(console: rich.console.Console, task: Any, tokenizer: tokenizers.Tokeni
     except ValueError as error:  # not every task over rows has them
         console.print(messages.printable(error), style="yellow")
     console.print(f"\n--- {split} {index} ---")
+    for image in () if prompts.image is None else prompts.image[0]:
+        console.print(images.blocks(image))
     console.print(_text(console, tokenizer, prompt, "cyan") + _text(console, tokenizer, reply, "bold"))
     facts = [f"prompt: {len(prompt):,} of {task.prompt_length:,} tokens"]
     if environments.scored_on_host(task):

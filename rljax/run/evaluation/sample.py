@@ -17,6 +17,7 @@ from absl import flags
 
 from rljax import environments, sampling, types
 from rljax.data import documents, storage, tokenizers
+from rljax.environments import traits
 from rljax.language import messages, settings
 from rljax.run import programs
 from rljax.run.evaluation import evaluate
@@ -61,6 +62,8 @@ def complete(
         a sampling setting is out of range; or there is no chat template, or it rejects the messages.
     """
     compiled = program.steps[phase]
+    if traits.traits(compiled.setup.task).pictures is not None:
+        raise ValueError(f"prompt {text!r}: prompts of task {compiled.setup.task.name!r} have pictures; use evaluate.")
     ids = _prompt(program.tokenizer, environments.opening(compiled.setup.task), text, chat, system)
     length = compiled.setup.task.prompt_length
     if not ids or len(ids) > length:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rljax.run.reports import runs, turns
-from rljax.run.reports.pages import html
+from rljax.run.reports.pages import html, images
 
 BUDGET = 24_000
 """The most tokens of a page; fewer steps are shown, then fewer rows of the last one."""
@@ -137,8 +137,8 @@ def _step(
             more = len(episodes) - shown
             what = "episodes" if world else "completions"
             note = html.tag("p", f"{more} more {what} of this prompt are in rollouts.jsonl.") if more else ""
-            above = html.tag("pre", _cut(prompt), class_="prompt")
-            parts += [above, html.tag("div", html.join(cards), class_="cards"), note]
+            above = html.tag("pre", images.written(_cut(prompt)), class_="prompt")
+            parts += [images.shown(episodes[0][0]), above, html.tag("div", html.join(cards), class_="cards"), note]
     firsts = [episode[0] for episodes in together.values() for episode in episodes]
     right = sum(row.get("outcome") == "correct" for row in firsts)
     judged = f", {right} correct" if any("outcome" in row for row in firsts) else ""

@@ -158,7 +158,7 @@ def by_turns(record: Record, title: str) -> tables.Table:
 
 def line(row: Record) -> rich.text.Text:
     """Return a row of an example as text: its prompt, then the turns; the turns of the world are dim."""
-    parts = [terminal.text(f"  {row['prompt']}")]
+    parts = [terminal.text(f"  {images.written(row['prompt'])}")]
     for said in row["turns"]:
         parts.append(terminal.text(said["text"], "dim" if said["by"] == "world" else "bold"))
     return rich.text.Text.assemble(*parts)

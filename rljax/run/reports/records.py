@@ -27,6 +27,7 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.run import programs
 from rljax.run.reports import turns
+from rljax.run.reports.pages import images
 
 LIMIT = 512
 """The most tokens of a record that are described, half of them from the end."""
@@ -44,7 +45,7 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered. Turns of chapters that did not take place and rows that
+      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group. Turns of chapters that did not take place and rows that
       fill a batch, without a token, are left out.
     """
     assert rows.action is not None and rows.index is not None
@@ -97,7 +98,10 @@ def _row(
         prompt = decode(np.asarray(context.token[i])[np.asarray(context.mask[i]) > 0].tolist())
     else:
         prompt = setup.task.text(index, "train")
-    return {
+    record: dict[str, Any] = {}
+    if context is not None and context.image is not None and (i == 0 or rows.group[i] != rows.group[i - 1]):
+        record["pictures"] = images.sources(context.image[i])
+    return record | {
         "index": index,
         "group": int(rows.group[i]),
         "prompt": prompt,

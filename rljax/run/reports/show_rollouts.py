@@ -22,7 +22,7 @@ from absl import flags
 
 from rljax.language import messages
 from rljax.run.reports import completions, runs, turns
-from rljax.run.reports.pages import terminal
+from rljax.run.reports.pages import images, terminal
 
 COLOURS = ("advantage", "ratio", "entropy", "kl", "logp", "token_reward", "none")
 _BORDERS = {"correct": "green", "wrong": "red"}
@@ -68,7 +68,7 @@ def show(
         scale = _scale(rows, colour)
         shown = [
             (
-                terminal.text(group[0]["prompt"], "bold"),
+                terminal.text(images.written(group[0]["prompt"]), "bold"),
                 [_panel(rows, colour, scale) for rows in turns.episodes(group)],
             )
             for group in completions.groups(rows).values()
