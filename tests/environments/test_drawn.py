@@ -61,8 +61,30 @@ def see_counting(picture, task):
     return ",".join(shapes)
 
 
+def charts(shown, question):
+    heights = {name: int(height) for name, height in map(str.split, shown.split(","))}
+    first, _, second = question[:-1].partition("-")
+    return str(max(heights.values()) if first == "max" else heights[first] - heights.get(second, 0))
+
+
+def see_charts(picture, task):
+    names, bars = {rgb: name for name, rgb in drawing.COLOURS.items()}, []
+    lines = np.flatnonzero(picture[:, -1].any(1))  # the right margin has nothing else
+    for colour, columns in itertools.groupby(range(len(picture)), lambda x: names.get(tuple(picture[-1, x].tolist()))):
+        if colour:
+            place = next(columns)
+            top = min(y for y in range(len(picture)) if names.get(tuple(picture[y, place].tolist())) == colour)
+            assert top in lines
+            bars.append(f"{colour} {np.sum(lines > top)}")
+    assert len(lines) == task.rules.highest + 1
+    return ",".join(bars)
+
+
 CASES = {
-    "counting": {"distractors": 3, "colours": 5, "shapes": 5},
+    "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
+    "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
+    "charts of a difference": ("charts", {"ask": "difference"}),
+    "charts of the greatest": ("charts", {"ask": "max", "bars": 2, "pixels": 48}),
 }
 
 
@@ -86,10 +108,11 @@ def decode(task, token):
 
 
 @pytest.mark.default_tier("train-counting")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_twin_picture_and_demonstration_agree(name, split):
-    task, twin = make(name, **CASES[name]), make(name, **CASES[name], twin=True)
+def test_twin_picture_and_demonstration_agree(case, split):
+    name, settings = CASES[case]
+    task, twin = make(name, **settings), make(name, **settings, twin=True)
     index = np.arange(ROWS, dtype=np.int32) * 7
     (prompts, token, verdict), (texts, other, _) = (run(t, index, split) for t in (task, twin))
     size = task.pictures
@@ -109,9 +132,10 @@ def test_twin_picture_and_demonstration_agree(name, split):
     assert np.all(verdict.outcome == CORRECT) and np.all(verdict.reward == 1)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_splits_share_no_combination(name):
-    task = environments.lookup(name)(**CASES[name], heldout=0.2)
+@pytest.mark.parametrize("case", CASES)
+def test_splits_share_no_combination(case):
+    name, settings = CASES[case]
+    task = environments.lookup(name)(**settings, heldout=0.2)
     leading, sets = task.rules.leading, []
     for split in ("train", "heldout"):
         value = np.asarray(task.values(jnp.arange(4096, dtype=jnp.int32), split))
@@ -149,9 +173,10 @@ def test_a_space_beyond_the_largest_is_sampled():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", CASES)
-def test_traced_equals_not_traced(name):
-    task, index = make(name, **CASES[name]), jnp.arange(3, dtype=jnp.int32)
+@pytest.mark.parametrize("case", CASES)
+def test_traced_equals_not_traced(case):
+    (name, settings), index = CASES[case], jnp.arange(3, dtype=jnp.int32)
+    task = make(name, **settings)
     with jax.disable_jit():
         plain = task.prompts(index, "train")
     jax.tree.map(np.testing.assert_array_equal, plain, jax.jit(lambda i: task.prompts(i, "train"))(index))
@@ -219,6 +244,8 @@ def test_several_values_take_turns_as_domains():
         ("counting", {"most": 6}, "distractors: 4 and most=6 counted shapes exceed the 9 cells"),
         ("counting", {"distractors": (1, 1)}, r"distractors: \(1, 1\) is not one value, or several different ones"),
         ("counting", {"distractors": (1, 9)}, "distractors: 9 and most=4"),
+        ("charts", {"ask": "mean"}, "ask='mean': must be one of 'max', 'bar', 'difference'"),
+        ("charts", {"highest": 16}, "pixels: 32 is too few for these bars, which need 33"),
         ("counting", {"tokens": 0}, r"tokens=0: must be a whole number in \[1, 4096\]"),
     ],
 )

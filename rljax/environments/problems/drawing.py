@@ -8,8 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-
-from rljax import types
+from jax.typing import ArrayLike
 
 COLOURS = {
     "red": (230, 40, 40),
@@ -19,7 +18,7 @@ COLOURS = {
     "white": (255, 255, 255),
     "pink": (255, 120, 220),
 }
-GREY = (80, 80, 80)
+GREY, LIGHT = (80, 80, 80), (150, 150, 150)
 SHAPES = ("circle", "square", "triangle", "cross", "diamond")
 # 3x5 pixels, row by row from the top, the left pixel of a row the highest of its three bits
 _FONT = {
@@ -39,28 +38,28 @@ def blank(rows: int, pixels: int) -> jax.Array:
     return jnp.zeros((rows, pixels, pixels, 3), jnp.uint8)
 
 
-def paint(picture: jax.Array, mask: jax.Array, colour: types.Array | tuple[int, int, int]) -> jax.Array:
+def paint(picture: jax.Array, mask: jax.Array, colour: ArrayLike | tuple[int, int, int]) -> jax.Array:
     """Return pictures ``[P, H, W, 3]`` with a colour, ``[P, 3]`` or one for all, where a mask ``[P, H, W]`` is set."""
     colour = jnp.broadcast_to(jnp.asarray(colour, jnp.uint8), (len(picture), 3))
     return jnp.where(mask[..., None], colour[:, None, None, :], picture)
 
 
-def rectangle(pixels: int, left: types.Array, top: types.Array, right: types.Array, bottom: types.Array) -> jax.Array:
+def rectangle(pixels: int, left: ArrayLike, top: ArrayLike, right: ArrayLike, bottom: ArrayLike) -> jax.Array:
     """Return the mask of rectangles; the edges belong to them."""
     return _rectangle(pixels, left, top, right, bottom)
 
 
-def shape(pixels: int, kind: types.Array, x: types.Array, y: types.Array, radius: types.Array | int) -> jax.Array:
+def shape(pixels: int, kind: ArrayLike, x: ArrayLike, y: ArrayLike, radius: ArrayLike) -> jax.Array:
     """Return the mask of ``SHAPES[kind]`` inside the square of side 2 radius + 1 around (x, y)."""
     return _shape(pixels, kind, x, y, radius)
 
 
-def line(pixels: int, x: types.Array, y: types.Array, to_x: types.Array, to_y: types.Array) -> jax.Array:
+def line(pixels: int, x: ArrayLike, y: ArrayLike, to_x: ArrayLike, to_y: ArrayLike) -> jax.Array:
     """Return the mask of lines from (x, y) to (to_x, to_y), one pixel wide along their longer side."""
     return _line(pixels, x, y, to_x, to_y)
 
 
-def text(pixels: int, code: jax.Array, left: types.Array, top: types.Array, scale: int = 1) -> jax.Array:
+def text(pixels: int, code: jax.Array, left: ArrayLike, top: ArrayLike, scale: int = 1) -> jax.Array:
     """Return the mask of texts, code points ``[..., K]`` of digits and capital letters; others are gaps.
 
     A character is 3 by 5 squares of ``scale`` pixels, followed by a gap of one.

@@ -3,6 +3,7 @@
 =================  ====================================================================================
 ``arithmetic.py``  device task: sums, differences and products, with written-out working
 ``chain.py``       operations modulo a number, one after the other
+``charts.py``      a picture: the heights of bars, greatest, one, or a difference
 ``counting.py``    a picture: how many shapes of a colour and a form
 ``countdown.py``   device task: reach a target from given numbers
 ``expression.py``  arithmetic expressions inside a compiled program: random, evaluated, written, parsed
