@@ -80,11 +80,51 @@ def see_charts(picture, task):
     return ",".join(bars)
 
 
+def labyrinth(shown, question):
+    ends, *edges = shown.split(",")
+    (start, goal), open_to = ends.split(">"), collections.defaultdict(list)
+    for edge in edges:
+        open_to[edge[:2]].append(edge[2:])
+        open_to[edge[2:]].append(edge[:2])
+    paths, seen = collections.deque([[start]]), {start}
+    while paths[0][-1] != goal:
+        path = paths.popleft()
+        paths += [[*path, cell] for cell in open_to[path[-1]] if cell not in seen]
+        seen.update(open_to[path[-1]])
+    path = paths[0]
+    if question == "steps?":
+        return str(len(path) - 1)
+    (x, y), (to_x, to_y) = path[0], path[1]
+    return ("r" if to_x > x else "l") if to_y == y else ("d" if to_y > y else "u")
+
+
+def see_labyrinth(picture, task):
+    """Return start and goal, and the open pairs as a set."""
+    count, side = task.rules.cells, len(picture) // task.rules.cells
+    names, places, edges = {rgb: name for name, rgb in drawing.COLOURS.items()}, {}, set()
+    for i, j in itertools.product(range(count), repeat=2):
+        cell, here = picture[i * side : (i + 1) * side, j * side : (j + 1) * side], f"{'abcdef'[j]}{i + 1}"
+        places |= {names[tuple(rgb)]: here for rgb in cell.reshape(-1, 3).tolist() if tuple(rgb) in names}
+        middle = np.flatnonzero(picture[:, j * side + 1].any(1)), np.flatnonzero(picture[i * side + 1].any(1))
+        if {i * side + side - 1, i * side + side} <= set(middle[0].tolist()):
+            edges.add(frozenset({here, f"{'abcdef'[j]}{i + 2}"}))
+        if {j * side + side - 1, j * side + side} <= set(middle[1].tolist()):
+            edges.add(frozenset({here, f"{'abcdef'[j + 1]}{i + 1}"}))
+    return f"{places['green']}>{places['red']}", edges
+
+
+def read_labyrinth(shown):
+    ends, *edges = shown.split(",")
+    return ends, {frozenset({edge[:2], edge[2:]}) for edge in edges}
+
+
 CASES = {
     "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
     "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
     "charts of a difference": ("charts", {"ask": "difference"}),
     "charts of the greatest": ("charts", {"ask": "max", "bars": 2, "pixels": 48}),
+    "labyrinth of six steps": ("labyrinth", {"length": 6}),
+    "labyrinth of a first step": ("labyrinth", {"length": 3, "ask": "first", "cells": 5, "pixels": 40}),
 }
 
 
@@ -119,16 +159,16 @@ def test_twin_picture_and_demonstration_agree(case, split):
     assert texts.image is None and twin.pictures is None
     assert prompts.image.shape == (ROWS, 1, size.height, size.width, 3) and prompts.image.dtype == np.uint8
     np.testing.assert_array_equal(token, other)  # one tokenizer, and one answer
-    oracle, see = globals()[name], globals()[f"see_{name}"]
+    oracle, see, read = globals()[name], globals()[f"see_{name}"], globals().get(f"read_{name}", str)
     answers = decode(task, token)
     for i, (text, written) in enumerate(zip(decode(twin, texts.token), answers, strict=True)):
         shown, question = text.split(":")
         assert oracle(shown, question) == written, text
-        assert see(np.asarray(prompts.image[i, 0]), task) == shown, text
+        assert see(np.asarray(prompts.image[i, 0]), task) == read(shown), text
         prompt = decode(task, prompts.token[i : i + 1])[0]
         assert prompt == characters.PICTURE * size.tokens + question
         assert int(prompts.mask[i].sum()) == len(prompt) <= task.prompt_length
-    assert len(set(answers)) > 3
+    assert len(set(answers)) > 3 or (set(answers) == {"6"} and name == "labyrinth")
     assert np.all(verdict.outcome == CORRECT) and np.all(verdict.reward == 1)
 
 
@@ -145,6 +185,21 @@ def test_splits_share_no_combination(case):
     assert not sets[0] & sets[1]
     if space < 500:  # then a sample has them all
         assert (len(sets[0]), len(sets[1])) == (space - round(0.2 * space), round(0.2 * space))
+
+
+def test_splits_share_no_maze():
+    """All mazes of 4 by 4 cells with their mirror images: 512 combinations, 4 images, none in both splits."""
+    task, sets = environments.lookup("labyrinth")(length=1), []
+    for split, count in (("train", 461), ("heldout", 51)):
+        value = np.asarray(task.values(jnp.arange(task.size(split), dtype=jnp.int32), split))[:, :-1]
+        value = np.pad(np.unique(value, axis=0), ((0, 0), (0, 1)))
+        assert len(value) == count * 4
+        texts = characters.strings(jax.jit(task.rules.describe)(jnp.asarray(value)))
+        sets.append({frozenset(read_labyrinth(text)[1]) for text in texts})
+        assert all(len(edges) == 15 for edges in sets[-1])
+    assert not sets[0] & sets[1]
+    # all corridors in one direction: such a maze is one of its mirror images
+    assert len(sets[0] | sets[1]) == 4 * 512 - 2 * 2
 
 
 @pytest.mark.parametrize("leading", [None, 1, 2])
@@ -246,6 +301,8 @@ def test_several_values_take_turns_as_domains():
         ("counting", {"distractors": (1, 9)}, "distractors: 9 and most=4"),
         ("charts", {"ask": "mean"}, "ask='mean': must be one of 'max', 'bar', 'difference'"),
         ("charts", {"highest": 16}, "pixels: 32 is too few for these bars, which need 33"),
+        ("labyrinth", {"length": (1, 7)}, "length: 7 steps are not in every maze; 6 are"),
+        ("labyrinth", {"pixels": 16}, "pixels: 16 is too few for cells=4, which need 17"),
         ("counting", {"tokens": 0}, r"tokens=0: must be a whole number in \[1, 4096\]"),
     ],
 )

@@ -8,6 +8,7 @@
 ``countdown.py``   device task: reach a target from given numbers
 ``expression.py``  arithmetic expressions inside a compiled program: random, evaluated, written, parsed
 ``formulas.py``    the truth table of a boolean formula
+``labyrinth.py``   a picture: the steps of the path in a maze, or the first of them
 ``lists.py``       functions of a list of digits, one after the other
 ``paths.py``       a shortest path in a graph with lengths
 ``rewriting.py``   replacements in a text, one rule after the other
