@@ -4,6 +4,7 @@ Device tasks write prompts and demonstrations, and read completions, with these 
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,6 +23,12 @@ class Reading(NamedTuple):
 
     code: jax.Array  # [B, T] int32, 0 from end-of-sequence on, UNREADABLE for tokens that are not one character
     ended: jax.Array  # [B] bool, whether end-of-sequence was emitted
+
+
+def words(names: Sequence[str]) -> jax.Array:
+    """Return a table of words ``[len(names), longest]`` int32, 0 after the end of a word."""
+    longest = max(map(len, names))
+    return jnp.asarray([codes(name) + [0] * (longest - len(name)) for name in names], jnp.int32)
 
 
 def codes(text: str) -> list[int]:
@@ -99,7 +106,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
       task: name of the task, for the message.
 
     Returns:
-      int32, of 128 code points and as many more as the alphabet has; padding for characters outside the alphabet.
+      int32 ``[128]``, or up to the largest character, the id of padding for every one outside the alphabet.
 
     Raises:
       ValueError: the tokenizer lacks a token for some characters of the alphabet.
@@ -116,7 +123,7 @@ def table(tokenizer: tokenizers.Tokenizer, alphabet: str, task: str) -> np.ndarr
             f"tokenizer: has no one-character tokens for {missing!r}, which task {task!r} needs "
             f"(its characters are {alphabet!r}); train it on the task's corpus"
         )
-    ids = np.full(max(_ASCII, *(ord(character) + 1 for character in alphabet)), tokenizer.pad, np.int32)
+    ids = np.full(max(_ASCII, *(ord(c) + 1 for c in alphabet)), tokenizer.pad, np.int32)
     for character in alphabet:
         ids[ord(character)] = token[ord(character)]
     return ids

@@ -57,6 +57,8 @@ class Written(Bound, abc.ABC):
 class WrittenTask(Written):
     """A task of one turn, from the characters of its prompts and demonstrations; ``verify`` is its own.
 
+    A prompt with pictures has ``characters.PICTURE`` in place of each of their tokens, and ``images`` returns them.
+
     Methods are pure functions of ``index``, ``[P]`` int32, and the split, and may be traced.
     """
 
@@ -76,6 +78,10 @@ class WrittenTask(Written):
     def write_demonstrations(self, index: types.Array, split: Split, key: types.Key) -> jax.Array:
         """Return demonstrations as code points ``[P, K]``, 0 where there is no character."""
 
+    def images(self, index: types.Array, split: Split) -> jax.Array | None:
+        """Return the pictures of prompts, ``[P, N, H, W, 3]`` uint8, or None."""
+        return None
+
     def corpus(self) -> Iterator[str]:
         """Yield every character once, then prompts with demonstrations."""
         yield self.alphabet
@@ -89,7 +95,8 @@ class WrittenTask(Written):
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Return prompts: token and mask ``[P, L]``."""
         code = characters.pack(self.write_prompts(index, split), self.prompt_length, pad="left")
-        return types.Prompts(token=jnp.asarray(self.ids)[code], mask=(code != 0).astype(jnp.float32), index=index)
+        token, mask = jnp.asarray(self.ids)[code], (code != 0).astype(jnp.float32)
+        return types.Prompts(token=token, mask=mask, index=index, image=self.images(index, split))
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
         """Return demonstrations, token and mask ``[P, T]``, with mistakes where the settings ask for them.

@@ -6,5 +6,8 @@
 ``task.py``          ``Problems``, the task made of rules
 ``constructors.py``  the constructor of a task of rules: ``of``, ``build``
 ``numbering.py``     problems by number: splits, values, the mistakes of demonstrations
+``mixed.py``         tasks that take turns in one task, each a domain
+``drawn.py``         what tasks with a picture share: the twin in text; the distribution of answers of a split
+``drawing.py``       pictures inside the program: shapes, lines, characters
 ===================  ========================================================================================
 """

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.data import shuffle, tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, traits
 from rljax.environments.problems.task import Problems
 
 
@@ -45,6 +45,11 @@ class Mixed:
     def completion_length(self) -> int:
         """T, tokens of the longest completion."""
         return self.tasks[0].completion_length
+
+    @property
+    def pictures(self) -> traits.Pictures | None:
+        """The pictures of a prompt, equal in all tasks."""
+        return self.tasks[0].pictures
 
     @property
     def domains(self) -> int:
@@ -101,7 +106,14 @@ class Mixed:
 
 
 def mix(tasks: Sequence[Problems], names: tuple[str, ...]) -> Mixed:
-    """Return a task in which the problems of ``tasks`` take turns, with the lengths of the longest."""
+    """Return a task in which the problems of ``tasks`` take turns, with the lengths of the longest.
+
+    Raises:
+      ValueError: pictures of two tasks differ in number, size or tokens.
+    """
+    for name, other in zip(names, tasks, strict=True):
+        if other.pictures != tasks[0].pictures:
+            raise ValueError(f"{name}: has {other.pictures}, but {names[0]} has {tasks[0].pictures}; all must be equal")
     prompt, completion = (max(getattr(t, f"{name}_length") for t in tasks) for name in ("prompt", "completion"))
     return Mixed(
         tuple(dataclasses.replace(t, prompt_length=prompt, completion_length=completion) for t in tasks), names

@@ -19,36 +19,43 @@ _LARGEST_SPACE = 2**28  # the most problems that one int32 index distinguishes
 _SEED = 20  # decides which problems are held out; part of the task, not of a run
 
 
-def size(radices: Sequence[int], heldout: float, split: Split) -> int:
+def size(radices: Sequence[int], heldout: float, split: Split, leading: int | None = None) -> int:
     """Return the number of problems of a split.
 
     Args:
       radices: the number of values of each integer of a problem.
-      heldout: fraction of the problems that is held out.
+      heldout: fraction of the problems, or of the combinations, that is held out.
       split: the split.
+      leading: how many of the integers, the first, form the combination that the splits do not share; None: all.
 
     Returns:
       At least 1.
     """
-    space = math.prod(_enumerated(radices))
+    space = math.prod(_enumerated(radices[:leading]))
     held = min(max(1, round(space * heldout)), space - 1)
-    return held if split == "heldout" else space - held
+    return (held if split == "heldout" else space - held) * math.prod(_free(radices, leading))
 
 
-def values(radices: Sequence[int], heldout: float, index: types.Array, split: Split) -> jax.Array:
+def values(
+    radices: Sequence[int], heldout: float, index: types.Array, split: Split, leading: int | None = None
+) -> jax.Array:
     """Return problems ``index`` ``[P]`` of a split, ``[P, len(radices)]`` int32; a large index wraps around."""
-    first = 0 if split == "train" else size(radices, heldout, "train")
-    place = first + index % size(radices, heldout, split)
-    enumerated = _enumerated(radices)
-    number = shuffle.permute(place.astype(jnp.int32), math.prod(enumerated), _SEED)
-    columns, rest = [], number
-    for radix in enumerated:
-        columns.append(rest % radix)
-        rest = rest // radix
-    if more := radices[len(enumerated) :]:
-        high = jnp.asarray(radices, jnp.int32)
-        draw = jax.vmap(lambda n: jax.random.randint(jax.random.fold_in(jax.random.key(_SEED), n), high.shape, 0, high))
-        columns += [*draw(number)[:, -len(more) :].T]
+    count = size(radices, heldout, split, leading)
+    combinations, free = count // math.prod(_free(radices, leading)), _free(radices, leading)
+    place = (index % count).astype(jnp.int32)
+    if leading is not None:
+        place = shuffle.permute(place, count, _SEED + 1)
+    enumerated = _enumerated(radices[:leading])
+    first = 0 if split == "train" else math.prod(enumerated) - combinations
+    number = shuffle.permute(first + place % combinations, math.prod(enumerated), _SEED)
+    columns = [*_digits(number, enumerated), *_digits(place // combinations, free)]
+    if more := radices[len(columns) :]:
+        high, key = jnp.asarray(radices, jnp.int32), jax.random.key(_SEED)
+        key = jax.vmap(lambda n: jax.random.fold_in(key, n))(number)
+        if leading is not None:
+            key = jax.vmap(jax.random.fold_in)(key, place // combinations)
+        draw = jax.vmap(lambda k: jax.random.randint(k, high.shape, 0, high))
+        columns += [*draw(key)[:, -len(more) :].T]
     return jnp.stack(columns, axis=1)
 
 
@@ -78,11 +85,25 @@ def mistakes(
     return jax.vmap(draw)(index)
 
 
-def _enumerated(radices: Sequence[int]) -> list[int]:
+def _digits(number: jax.Array, radices: Sequence[int]) -> list[jax.Array]:
+    """List the digits of numbers in a mixed radix, the lowest first."""
+    columns = []
+    for radix in radices:
+        columns.append(number % radix)
+        number = number // radix
+    return columns
+
+
+def _free(radices: Sequence[int], leading: int | None) -> list[int]:
+    """List the radices after the leading ones that are enumerated."""
+    return [] if leading is None else _enumerated(radices[leading:], _LARGEST_SPACE // math.prod(radices[:leading]))
+
+
+def _enumerated(radices: Sequence[int], limit: int = _LARGEST_SPACE) -> list[int]:
     """List the first radices, as many as their product allows."""
     first: list[int] = []
     for radix in radices:
-        if math.prod(first) * radix > _LARGEST_SPACE:
+        if math.prod(first) * radix > limit:
             break
         first.append(radix)
     return first

@@ -20,7 +20,12 @@ class Solution(NamedTuple):
 
 
 class Rules(Protocol):
-    """What is special about a kind of problems: how they are numbered, written, solved and judged. It is hashable."""
+    """What is special about a kind of problems: how they are numbered, written, solved and judged. It is hashable.
+
+    Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
+    share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8.
+    """
 
     @property
     def name(self) -> str:

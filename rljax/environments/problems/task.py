@@ -1,13 +1,14 @@
 """A device task whose problems are numbered: ``Problems``, made of ``Rules``."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rljax import types
 from rljax.data import tokenizers
-from rljax.environments import Split, characters, written
+from rljax.environments import Split, characters, traits, written
 from rljax.environments.problems import numbering
 from rljax.environments.problems import rules as rules_lib
 from rljax.environments.problems.rules import Common, Rules
@@ -38,21 +39,35 @@ class Problems(written.WrittenTask):
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
-        return numbering.size(self.rules.radices, self.common.heldout, split)
+        return numbering.size(self.rules.radices, self.common.heldout, split, self._leading)
+
+    @property
+    def pictures(self) -> traits.Pictures | None:
+        """The pictures of a prompt."""
+        return getattr(self.rules, "pictures", None)
+
+    def images(self, index: types.Array, split: Split) -> jax.Array | None:
+        """Draw the picture of each prompt."""
+        rules: Any = self.rules
+        return None if self.pictures is None else rules.picture(self.values(index, split))[:, None]
+
+    def values(self, index: types.Array, split: Split) -> jax.Array:
+        """Return problems ``index`` ``[P]`` of a split as integers, ``[P, len(radices)]`` int32."""
+        return numbering.values(self.rules.radices, self.common.heldout, index, split, self._leading)
 
     def write_prompts(self, index: types.Array, split: Split) -> jax.Array:
         """Write prompts."""
-        return self.rules.prompt(self._problem(index, split))
+        return self.rules.prompt(self.values(index, split))
 
     def write_demonstrations(self, index: types.Array, split: Split, key: types.Key) -> jax.Array:
         """Write demonstrations with the slips and noise of the settings."""
         count, choices = self.rules.mistakes
         slip, off = numbering.mistakes(key, index, self.common.slip, self.common.noise, count, choices)
-        return self._written(self.rules.solve(self._problem(index, split), slip, off))
+        return self._written(self.rules.solve(self.values(index, split), slip, off))
 
     def solutions(self, index: types.Array, split: Split) -> tuple[jax.Array, jax.Array]:
         """Return demonstrations without mistakes."""
-        return self.encode(self._written(rules_lib.solution(self.rules, self._problem(index, split))))
+        return self.encode(self._written(rules_lib.solution(self.rules, self.values(index, split))))
 
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
@@ -60,7 +75,7 @@ class Problems(written.WrittenTask):
         Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. With
         ``step_reward`` tokens are paid too, see ``_paid``.
         """
-        text, value = characters.read(self.bound, token, mask), self._problem(index, split)
+        text, value = characters.read(self.bound, token, mask), self.values(index, split)
         parseable, correct = self.rules.judge(value, characters.last(text.code, ";"))
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
         paid = self._paid(value, text.code, mask, correct) if self.common.step_reward else None
@@ -82,8 +97,9 @@ class Problems(written.WrittenTask):
         """Every character of prompts and demonstrations."""
         return self.rules.alphabet + (";" if self.common.working else "")
 
-    def _problem(self, index: types.Array, split: Split) -> jax.Array:
-        return numbering.values(self.rules.radices, self.common.heldout, index, split)
+    @property
+    def _leading(self) -> int | None:
+        return getattr(self.rules, "leading", None)
 
     def _written(self, solution: rules_lib.Solution) -> jax.Array:
         return jnp.concatenate(solution, axis=1) if self.common.working else solution.answer

@@ -8,7 +8,7 @@ import rich.text
 
 from rljax.run.evaluation import passk
 from rljax.run.reports import runs
-from rljax.run.reports.pages import html, tables, terminal
+from rljax.run.reports.pages import html, images, tables, terminal
 
 Record = Mapping[str, Any]
 Triple = Sequence[float] | None

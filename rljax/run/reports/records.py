@@ -45,8 +45,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group. Turns of chapters that did not take place and rows that
-      fill a batch, without a token, are left out.
+      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group. Turns
+      of chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
     assert rows.action is not None and rows.index is not None
     values, world = per_token(rows), turns.of_world(setup.task, rows)

@@ -1,0 +1,178 @@
+"""Tasks whose prompts hold a picture that is drawn inside the compiled program: ``Drawn``, what their rules share.
+
+A prompt is the placeholders of the picture and a question: ``red circle?``. With ``twin=True`` a text takes the place
+of the picture, ``red circle,blue square:red circle?``; everything else, the splits and the tokenizer's characters
+included, is the same. The splits share no combination of the values that the answer depends on: each class says which.
+"""
+
+import abc
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.environments import Split, characters, traits
+from rljax.environments.problems import constructors, mixed, rules, task
+from rljax.language import settings
+from rljax.language.settings import setting
+from rljax.types import Range
+
+_BLOCK = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(abc.ABC):
+    """The rules of a task with a picture, and their common settings."""
+
+    pixels: Annotated[int, Range(16, 512)] = setting(32, "Height and width of the picture, in pixels.")
+    tokens: Annotated[int, Range(1, 4096)] = setting(16, "Placeholders of the picture in the prompt.")
+    twin: bool = setting(False, "Whether a text describes the picture in its place.")
+
+    knob: ClassVar[str]  # the setting whose several values take turns, each a domain
+    leading: ClassVar[int]  # the integers of the combination
+    signs: ClassVar[str]  # the characters that texts of the picture, questions and answers have
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range, or is incompatible with another."""
+        settings.check(self)
+        if not isinstance(self.difficulty, tuple):
+            self.check()
+
+    @property
+    def name(self) -> str:
+        """Name of the task, that of its class."""
+        return type(self).__name__.lower()
+
+    @property
+    def difficulty(self) -> Any:
+        """The value of the setting ``knob``."""
+        return getattr(self, self.knob)
+
+    @property
+    @abc.abstractmethod
+    def radices(self) -> Sequence[int]:
+        """The number of values of each integer of a problem, those of the combination first."""
+
+    @property
+    @abc.abstractmethod
+    def mistakes(self) -> tuple[int, int]:
+        """M, the steps of a demonstration that may be wrong, and the number of values that a step may write."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raise ValueError if settings are incompatible with each other."""
+
+    @abc.abstractmethod
+    def picture(self, value: jax.Array) -> jax.Array:
+        """Draw problems ``[P, len(radices)]``: ``[P, H, W, 3]`` uint8."""
+
+    @abc.abstractmethod
+    def describe(self, value: jax.Array) -> jax.Array:
+        """Write what the picture shows: code points ``[P, K]``."""
+
+    @abc.abstractmethod
+    def question(self, value: jax.Array) -> jax.Array:
+        """Write the question: code points ``[P, K]``."""
+
+    @abc.abstractmethod
+    def reply(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> jax.Array:
+        """Write the answer with mistakes, see ``Rules.solve``: code points ``[P, A]``."""
+
+    def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compare with the answer."""
+        return rules.exact(rules.answer(self, value), written, "0123456789")
+
+    @property
+    def pictures(self) -> traits.Pictures | None:
+        """One picture, or None for the twin."""
+        return None if self.twin else traits.Pictures(1, self.pixels, self.pixels, self.tokens)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of both twins, so that one tokenizer serves both."""
+        return "".join(sorted(set(self.signs + ":?"))) + characters.PICTURE
+
+    def prompt(self, value: jax.Array) -> jax.Array:
+        """Write the placeholders, or the text of the twin, and the question."""
+        shown = [self.describe(value), ":"] if self.twin else [characters.PICTURE * self.tokens]
+        return characters.line(len(value), *shown, self.question(value))
+
+    def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
+        """Write what the picture shows as the working, and the answer; mistakes are in the answer."""
+        return rules.Solution(characters.line(len(value), self.describe(value), ";"), self.reply(value, slip, off))
+
+
+def of(rules_of: Callable[[], Drawn]) -> Callable[..., task.Problems | mixed.Mixed]:
+    """Return the constructor of a task; demonstrations are without working by default.
+
+    Several values of the setting ``knob``, a tuple, take turns, and each is a domain.
+    """
+    return settings.constructor(_build, rules_of(), rules.Common(working=False))
+
+
+def _build(drawn: Drawn, common: rules.Common) -> task.Problems | mixed.Mixed:
+    values = drawn.difficulty
+    if not isinstance(values, tuple):
+        return constructors.build(drawn, common)
+    if len(values) < 2 or len(set(values)) < len(values):
+        raise ValueError(f"{drawn.knob}: {values} is not one value, or several different ones")
+    tasks = [constructors.build(dataclasses.replace(drawn, **{drawn.knob: value}), common) for value in values]
+    return mixed.mix(tasks, tuple(f"{drawn.knob} {value}" for value in values))
+
+
+def prior(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16) -> dict[str, float]:
+    """Return the distribution of answers of a split, the share of each.
+
+    Args:
+      problems: a task; each domain counts equally.
+      split: the split.
+      most: problems of a domain up to which the distribution is exact, from all of them. Of a larger split it is that
+        of the first ``most``, an even sample, because problems are shuffled.
+
+    Returns:
+      The share of each answer, the largest first.
+    """
+    share = collections.defaultdict[str, float](float)
+    for (_, answer), part in _pairs(problems, split, most).items():
+        share[answer] += part
+    return dict(sorted(share.items(), key=lambda item: -item[1]))
+
+
+def blind(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16) -> float:
+    """Return the best accuracy of a policy that reads the question but not the picture; arguments as in ``prior``."""
+    best = collections.defaultdict[str, float](float)
+    for (question, _), share in _pairs(problems, split, most).items():
+        best[question] = max(best[question], share)
+    return sum(best.values())
+
+
+def _pairs(problems: task.Problems | mixed.Mixed, split: Split, most: int) -> dict[tuple[str, str], float]:
+    """Return the share of each pair of a question and an answer."""
+    tasks = problems.tasks if isinstance(problems, mixed.Mixed) else (problems,)
+    share = collections.defaultdict[tuple[str, str], float](float)
+    for one in tasks:
+        count = min(one.size(split), most)
+        for first in range(0, count, _BLOCK):
+            texts = map(characters.strings, _texts(one, split, jnp.arange(_BLOCK, dtype=jnp.int32) + first))
+            for pair in list(zip(*texts, strict=True))[: count - first]:
+                share[pair] += 1 / count / len(tasks)
+    return share
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _texts(problems: task.Problems, split: Split, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the questions of problems, empty where the rules have none, and their answers."""
+    value = problems.values(index, split)
+    question = getattr(problems.rules, "question", lambda value: jnp.zeros((len(value), 0), jnp.int32))
+    return question(value), rules.answer(problems.rules, value)
+
+
+def listed(parts: jax.Array, present: jax.Array) -> jax.Array:
+    """Write those of parts ``[P, N, K]`` that are present ``[P, N]``, with commas between them: ``[P, N (K + 1)]``."""
+    comma = jnp.where(present & (jnp.cumsum(present, axis=1) > 1), ord(","), 0)
+    text = jnp.concatenate([comma[:, :, None], jnp.where(present[:, :, None], parts, 0)], axis=2)
+    return text.reshape(len(parts), -1)

@@ -1,0 +1,317 @@
+"""Tasks with a picture: plain Python reads the twin and the pixels, and computes the answer from each."""
+
+import collections
+import functools
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import environments, types
+from rljax.data import tokenizers
+from rljax.environments import characters, traits
+from rljax.environments.problems import drawing, drawn, mixed, numbering
+from tests.support import on_device
+
+ROWS = 96
+CORRECT = types.Outcome.CORRECT
+
+
+# --- plain Python: the answer from the text of the twin, and what the pixels of a picture show -----------
+
+
+def counting(shown, question):
+    return str(shown.split(",").count(question[:-1]))
+
+
+def colour_of(pixel):
+    return {tuple(rgb): name for name, rgb in drawing.COLOURS.items()}[tuple(int(x) for x in pixel)]
+
+
+def parts(picture, grid):
+    """Yield the cells of a grid, row by row."""
+    side = len(picture) // grid
+    for i, j in itertools.product(range(grid), repeat=2):
+        yield picture[i * side : (i + 1) * side, j * side : (j + 1) * side]
+
+
+def form_of(ink):
+    """Return the form of a mask from the widths of its rows, from the top."""
+    rows = [int(n) for n in ink[ink.any(1)].sum(1)]
+    size, middle = len(rows), len(rows) // 2
+    if rows == size * [size]:
+        return "square"
+    if rows != rows[::-1]:
+        return "triangle" if rows == sorted(rows) and rows[-1] == size else ""
+    if rows[0] == rows[middle - 1] <= size // 3:
+        return "cross"
+    return "circle" if rows[0] > 1 else "diamond" if rows == [size - abs(2 * i + 1 - size) for i in range(size)] else ""
+
+
+def see_counting(picture, task):
+    shapes = []
+    for cell in parts(picture, task.rules.grid):
+        ink = cell.any(2)
+        if ink.any():
+            (pixel,) = {tuple(p) for p in cell[ink]}
+            shapes.append(f"{colour_of(pixel)} {form_of(ink)}")
+    return ",".join(shapes)
+
+
+def charts(shown, question):
+    heights = {name: int(height) for name, height in map(str.split, shown.split(","))}
+    first, _, second = question[:-1].partition("-")
+    return str(max(heights.values()) if first == "max" else heights[first] - heights.get(second, 0))
+
+
+def see_charts(picture, task):
+    names, bars = {rgb: name for name, rgb in drawing.COLOURS.items()}, []
+    lines = np.flatnonzero(picture[:, -1].any(1))  # the right margin has nothing else
+    for colour, columns in itertools.groupby(range(len(picture)), lambda x: names.get(tuple(picture[-1, x].tolist()))):
+        if colour:
+            place = next(columns)
+            top = min(y for y in range(len(picture)) if names.get(tuple(picture[y, place].tolist())) == colour)
+            assert top in lines
+            bars.append(f"{colour} {np.sum(lines > top)}")
+    assert len(lines) == task.rules.highest + 1
+    return ",".join(bars)
+
+
+def labyrinth(shown, question):
+    ends, *edges = shown.split(",")
+    (start, goal), open_to = ends.split(">"), collections.defaultdict(list)
+    for edge in edges:
+        open_to[edge[:2]].append(edge[2:])
+        open_to[edge[2:]].append(edge[:2])
+    paths, seen = collections.deque([[start]]), {start}
+    while paths[0][-1] != goal:
+        path = paths.popleft()
+        paths += [[*path, cell] for cell in open_to[path[-1]] if cell not in seen]
+        seen.update(open_to[path[-1]])
+    path = paths[0]
+    if question == "steps?":
+        return str(len(path) - 1)
+    (x, y), (to_x, to_y) = path[0], path[1]
+    return ("r" if to_x > x else "l") if to_y == y else ("d" if to_y > y else "u")
+
+
+def see_labyrinth(picture, task):
+    """Return start and goal, and the open pairs as a set."""
+    count, side = task.rules.cells, len(picture) // task.rules.cells
+    names, places, edges = {rgb: name for name, rgb in drawing.COLOURS.items()}, {}, set()
+    for i, j in itertools.product(range(count), repeat=2):
+        cell, here = picture[i * side : (i + 1) * side, j * side : (j + 1) * side], f"{'abcdef'[j]}{i + 1}"
+        places |= {names[tuple(rgb)]: here for rgb in cell.reshape(-1, 3).tolist() if tuple(rgb) in names}
+        middle = np.flatnonzero(picture[:, j * side + 1].any(1)), np.flatnonzero(picture[i * side + 1].any(1))
+        if {i * side + side - 1, i * side + side} <= set(middle[0].tolist()):
+            edges.add(frozenset({here, f"{'abcdef'[j]}{i + 2}"}))
+        if {j * side + side - 1, j * side + side} <= set(middle[1].tolist()):
+            edges.add(frozenset({here, f"{'abcdef'[j + 1]}{i + 1}"}))
+    return f"{places['green']}>{places['red']}", edges
+
+
+def read_labyrinth(shown):
+    ends, *edges = shown.split(",")
+    return ends, {frozenset({edge[:2], edge[2:]}) for edge in edges}
+
+
+CASES = {
+    "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
+    "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
+    "charts of a difference": ("charts", {"ask": "difference"}),
+    "charts of the greatest": ("charts", {"ask": "max", "bars": 2, "pixels": 48}),
+    "labyrinth of six steps": ("labyrinth", {"length": 6}),
+    "labyrinth of a first step": ("labyrinth", {"length": 3, "ask": "first", "cells": 5, "pixels": 40}),
+}
+
+
+# --- what all tasks share ----------------------------------------------------------------------------
+
+
+@functools.cache
+def make(name, **settings):
+    task = environments.lookup(name)(**settings)
+    return task.bind(tokenizers.train(list(task.corpus())[:1]))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def run(task, index, split):
+    token, mask = task.demonstrations(index, split, jax.random.key(0))
+    return task.prompts(index, split), token, task.verify(index, split, token, mask)
+
+
+def decode(task, token):
+    return on_device.decode(getattr(task, "tasks", (task,))[0], token)
+
+
+@pytest.mark.default_tier("train-counting")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_twin_picture_and_demonstration_agree(case, split):
+    name, settings = CASES[case]
+    task, twin = make(name, **settings), make(name, **settings, twin=True)
+    index = np.arange(ROWS, dtype=np.int32) * 7
+    (prompts, token, verdict), (texts, other, _) = (run(t, index, split) for t in (task, twin))
+    size = task.pictures
+    assert texts.image is None and twin.pictures is None
+    assert prompts.image.shape == (ROWS, 1, size.height, size.width, 3) and prompts.image.dtype == np.uint8
+    np.testing.assert_array_equal(token, other)  # one tokenizer, and one answer
+    oracle, see, read = globals()[name], globals()[f"see_{name}"], globals().get(f"read_{name}", str)
+    answers = decode(task, token)
+    for i, (text, written) in enumerate(zip(decode(twin, texts.token), answers, strict=True)):
+        shown, question = text.split(":")
+        assert oracle(shown, question) == written, text
+        assert see(np.asarray(prompts.image[i, 0]), task) == read(shown), text
+        prompt = decode(task, prompts.token[i : i + 1])[0]
+        assert prompt == characters.PICTURE * size.tokens + question
+        assert int(prompts.mask[i].sum()) == len(prompt) <= task.prompt_length
+    assert len(set(answers)) > 3 or (set(answers) == {"6"} and name == "labyrinth")
+    assert np.all(verdict.outcome == CORRECT) and np.all(verdict.reward == 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_splits_share_no_combination(case):
+    name, settings = CASES[case]
+    task = environments.lookup(name)(**settings, heldout=0.2)
+    leading, sets = task.rules.leading, []
+    for split in ("train", "heldout"):
+        value = np.asarray(task.values(jnp.arange(4096, dtype=jnp.int32), split))
+        assert np.all((value >= 0) & (value < np.asarray(task.rules.radices)))
+        sets.append({tuple(row[:leading].tolist()) for row in value})
+    space = int(np.prod(task.rules.radices[:leading]))
+    assert not sets[0] & sets[1]
+    if space < 500:  # then a sample has them all
+        assert (len(sets[0]), len(sets[1])) == (space - round(0.2 * space), round(0.2 * space))
+
+
+def test_splits_share_no_maze():
+    """All mazes of 4 by 4 cells with their mirror images: 512 combinations, 4 images, none in both splits."""
+    task, sets = environments.lookup("labyrinth")(length=1), []
+    for split, count in (("train", 461), ("heldout", 51)):
+        value = np.asarray(task.values(jnp.arange(task.size(split), dtype=jnp.int32), split))[:, :-1]
+        value = np.pad(np.unique(value, axis=0), ((0, 0), (0, 1)))
+        assert len(value) == count * 4
+        texts = characters.strings(jax.jit(task.rules.describe)(jnp.asarray(value)))
+        sets.append({frozenset(read_labyrinth(text)[1]) for text in texts})
+        assert all(len(edges) == 15 for edges in sets[-1])
+    assert not sets[0] & sets[1]
+    # all corridors in one direction: such a maze is one of its mirror images
+    assert len(sets[0] | sets[1]) == 4 * 512 - 2 * 2
+
+
+@pytest.mark.parametrize("leading", [None, 1, 2])
+def test_problems_are_enumerated_by_combination(leading):
+    radices, values, counts = [4, 3, 5, 2], {}, {}
+    for split in ("train", "heldout"):
+        index = jnp.arange(numbering.size(radices, 0.25, split, leading), dtype=jnp.int32)
+        values[split] = [
+            tuple(row) for row in np.asarray(numbering.values(radices, 0.25, index, split, leading)).tolist()
+        ]
+        counts[split] = collections.Counter(row[:leading] for row in values[split])
+    assert sorted(values["train"] + values["heldout"]) == sorted(itertools.product(*map(range, radices)))
+    assert not set(counts["train"]) & set(counts["heldout"])
+    assert set(counts["train"].values()) == set(counts["heldout"].values()) == {int(np.prod(radices[leading or 4 :]))}
+    assert len(counts["heldout"]) == round(0.25 * np.prod(radices[:leading]))
+
+
+def test_a_space_beyond_the_largest_is_sampled():
+    radices = [3, 4] + [64] * 20
+    for split, count in (("train", 9), ("heldout", 3)):
+        size = numbering.size(radices, 0.25, split, 2)
+        assert size == count * 64**4 <= 2**28  # 2**28 // 12 leaves room for four
+        value = np.asarray(numbering.values(radices, 0.25, jnp.arange(2000, dtype=jnp.int32), split, 2))
+        assert len({tuple(row) for row in value[:, 6:].tolist()}) == 2000  # the rest is drawn, anew for each problem
+        assert np.all(np.abs(value[:, 2:].mean(0) - 31.5) < 4 * np.sqrt((64**2 - 1) / 12 / 2000))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES)
+def test_traced_equals_not_traced(case):
+    (name, settings), index = CASES[case], jnp.arange(3, dtype=jnp.int32)
+    task = make(name, **settings)
+    with jax.disable_jit():
+        plain = task.prompts(index, "train")
+    jax.tree.map(np.testing.assert_array_equal, plain, jax.jit(lambda i: task.prompts(i, "train"))(index))
+
+
+# --- primitives ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_primitives_against_pixels_by_hand():
+    def picture(mask):
+        return ["".join(".#"[int(x)] for x in row) for row in np.asarray(mask)]
+
+    assert picture(drawing.rectangle(4, 1, 0, 2, 3)) == [".##."] * 4
+    assert picture(drawing.line(4, 0, 0, 3, 3)) == ["#...", ".#..", "..#.", "...#"]
+    assert picture(drawing.line(3, 2, 1, 0, 1)) == ["...", "###", "..."]
+    text = drawing.text(7, jnp.asarray(characters.codes("7L")), 0, 1)
+    assert picture(text) == [".......", "###.#..", "..#.#..", "..#.#..", ".#..#..", ".#..###", "......."]
+    large = drawing.text(16, jnp.asarray(characters.codes("7L")), 1, 2, 2)
+    np.testing.assert_array_equal(large[2:14, 1:15], np.asarray(text).repeat(2, 0).repeat(2, 1)[2:14, :])
+    kinds = drawing.shape(5, np.arange(5), 2, 2, 2)
+    assert [form_of(np.asarray(mask)) for mask in kinds] == list(drawing.SHAPES)
+    glyphs = np.asarray(drawing.text(5, jnp.asarray([[ord(c)] for c in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"]), 0, 0))
+    assert len({glyph.tobytes() for glyph in glyphs}) == 36
+
+
+# --- priors --------------------------------------------------------------------------------------------
+
+
+def test_prior_and_the_best_blind_policy():
+    task = environments.lookup("sorting")(numbers=2)
+    share = drawn.prior(task, "heldout")
+    prompts = [task.text(i, "heldout") for i in range(task.size("heldout"))]
+    answers = collections.Counter(" ".join(sorted(prompt[:-1].split(" "))) for prompt in prompts)
+    assert share == pytest.approx({answer: count / len(prompts) for answer, count in answers.items()})
+    assert drawn.blind(task, "heldout") == pytest.approx(max(share.values()))
+
+
+# --- domains, noise, bad settings -------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_several_values_take_turns_as_domains():
+    task = make("counting", distractors=(0, 5), noise=0.5)
+    assert task.domain_names == ("distractors 0", "distractors 5") and task.pictures == traits.Pictures(1, 32, 32, 16)
+    index = np.arange(ROWS, dtype=np.int32)
+    prompts, token, verdict = run(task, index, "train")
+    twin = make("counting", distractors=(0, 5), twin=True)
+    for i, text in enumerate(decode(twin, run(twin, index, "train")[0].token)):
+        shown, question = text.split(":")
+        right = counting(shown, question)
+        assert see_counting(np.asarray(prompts.image[i, 0]), task.tasks[0]) == shown
+        assert len(shown.split(",")) * bool(shown) == int(right) + 5 * (i % 2)
+        assert (decode(task, token[i : i + 1])[0] == right) == (verdict.outcome[i] == CORRECT)
+    assert 0.3 < np.mean(verdict.outcome == CORRECT) < 0.7  # 4 standard errors around 1/2
+    captioned = make("counting", distractors=(0, 5), working=True)  # the working is the text of the twin
+    done = decode(captioned, run(captioned, index, "train")[1])
+    assert all(re.fullmatch(r"(\w+ \w+,?)*;\d", text) for text in done)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("counting", {"pixels": 20}, "pixels: 20 gives grid=3 cells of 6 pixels.* at least 21"),
+        ("counting", {"most": 6}, "distractors: 4 and most=6 counted shapes exceed the 9 cells"),
+        ("counting", {"distractors": (1, 1)}, r"distractors: \(1, 1\) is not one value, or several different ones"),
+        ("counting", {"distractors": (1, 9)}, "distractors: 9 and most=4"),
+        ("charts", {"ask": "mean"}, "ask='mean': must be one of 'max', 'bar', 'difference'"),
+        ("charts", {"highest": 16}, "pixels: 32 is too few for these bars, which need 33"),
+        ("labyrinth", {"length": (1, 7)}, "length: 7 steps are not in every maze; 6 are"),
+        ("labyrinth", {"pixels": 16}, "pixels: 16 is too few for cells=4, which need 17"),
+        ("counting", {"tokens": 0}, r"tokens=0: must be a whole number in \[1, 4096\]"),
+    ],
+)
+def test_bad_settings(name, settings, words):
+    with pytest.raises(ValueError, match=words):
+        environments.lookup(name)(**settings)
+
+
+def test_a_mix_has_pictures_of_one_size():
+    one, other = (environments.lookup("counting")(pixels=pixels) for pixels in (32, 48))
+    with pytest.raises(ValueError, match=r"large: has .*48.* but small has .*32.* all must be equal"):
+        mixed.mix([one, other], ("small", "large"))
