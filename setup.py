@@ -17,14 +17,7 @@ setuptools.setup(
     classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
-    package_data={
-        "rljax.aot": ["*.toml"],
-        "rljax.language": ["*.txt"],
-        "rljax.run.records": ["*.txt"],
-        "rljax.run.reports.comparison": ["*.html"],
-        "rljax.run.reports": ["*.html"],
-        "rljax.run.reports.pages": ["*.html"],
-    },
+    package_data={"": ["*.html", "*.toml", "*.txt"]},
     install_requires=[
         "absl-py",
         "array_record",

@@ -1,40 +1,31 @@
 """What the arguments of recipes mean: the ``Args`` of a recipe's documentation.
 
-An argument named in ``SHARED`` means the same in every recipe that does not describe one of that name itself. Range and
-default are read from the signature, which is their only place.
+An argument named in arguments.txt means the same in every recipe that does not describe one of that name itself. Range
+and default are read from the signature, which is their only place.
 """
 
 import inspect
+import pathlib
 from collections.abc import Callable, Mapping
 
 from rljax import transforms
 from rljax.language import hints
 
-SHARED: Mapping[str, str] = {
-    "low": "distance of the clip's lower bound from ratio 1",
-    "high": "distance of the clip's upper bound from ratio 1",
-    "dual": "bound of the loss of negative advantages, in units of -A; None: no bound",
-    "cap": "largest importance weight of a token",
-    "kl": "coefficient of the KL to the reference, in nats; 0 leaves out the term and the scores of the reference",
-    "entropy": "coefficient of the entropy bonus, in nats; 0 leaves it out",
-    "epsilon": "added to the standard deviation, in units of the reward",
-    "gamma": "discount of later rewards for each token",
-    "lam": "lambda of the advantage estimates: 1 uses whole returns, 0 the next value",
-    "oversample": "prompts sampled for each prompt that is kept",
-    "demonstrations": "demonstrations of the task in each group",
-    "length": "tokens by which the sum over a row is divided; None: the sampler's limit",
-    "lag": "age of the oldest tokens that are trained on, in versions of the policy",
-    "module": "name of the module of the config that is trained, ``config.module.NAME``",
-    "teachers": "names of modules of the config, whose distributions are averaged; none: the reference",
-    "value_range": "least and greatest return, for a critic that classifies returns into bins; None: a critic of one "
-    "number",
-    "critic_epochs": "passes of the critic over a batch; None: as many as the policy makes",
-    "smoothing": "probability that the preference of a pair is wrong",
-    "ties": "threshold below which a difference of rewards R is a tie; None: rows of equal reward are no pair",
-    "center": "coefficient of the squared sum of the two rewards R of a pair",
-    "weights": "names of reward parts, each with its weight",
-    "like": "public system whose settings are the defaults; DIFFERENCES.md lists them",
-}
+
+def entries(section: str) -> dict[str, str]:
+    """Return the meaning of each name of a text with lines such as ``name: its meaning.``, and what continues them."""
+    meanings: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if line.startswith("   "):
+            meanings[name] += f" {line.strip()}"
+        elif line.strip():
+            name, _, meaning = line.strip().partition(": ")
+            meanings[name] = meaning
+    return {name: meaning.removesuffix(".") for name, meaning in meanings.items()}
+
+
+SHARED: Mapping[str, str] = entries(pathlib.Path(__file__).with_name("arguments.txt").read_text())
 
 
 def documentation(recipe: Callable, signature: inspect.Signature) -> str:
@@ -45,22 +36,9 @@ def documentation(recipe: Callable, signature: inspect.Signature) -> str:
       signature: of the recipe, with all arguments that a call may have.
     """
     text, _, section = (inspect.getdoc(recipe) or "").partition("\n\nArgs:\n")
-    meanings = {**SHARED, **_entries(section)}
-    entries = [_entry(p, meanings.get(name, "")) for name, p in signature.parameters.items()]
-    return "\n".join([f"{text}\n\nArgs:", *entries]) if entries else text
-
-
-def _entries(section: str) -> dict[str, str]:
-    """Return the meaning of each argument that a section ``Args`` describes."""
-    entries: dict[str, str] = {}
-    name = ""
-    for line in section.splitlines():
-        if line.startswith("   "):
-            entries[name] += f" {line.strip()}"
-        elif line.strip():
-            name, _, meaning = line.strip().partition(": ")
-            entries[name] = meaning
-    return {name: meaning.removesuffix(".") for name, meaning in entries.items()}
+    meanings = {**SHARED, **entries(section)}
+    lines = [_entry(p, meanings.get(name, "")) for name, p in signature.parameters.items()]
+    return "\n".join([f"{text}\n\nArgs:", *lines]) if lines else text
 
 
 def _entry(parameter: inspect.Parameter, meaning: str) -> str:

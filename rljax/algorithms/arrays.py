@@ -203,11 +203,7 @@ def objective(
 
 
 def penalty_terms(
-    penalties: str,
-    rollout: types.Rollout,
-    scores: types.Scores,
-    *,
-    key: types.Key | None = None,
+    penalties: str, rollout: types.Rollout, scores: types.Scores, *, key: types.Key | None = None
 ) -> dict[str, jax.Array]:
     """Return the terms that penalties add to the loss, per token, before they are reduced; differentiable.
 

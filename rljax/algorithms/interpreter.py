@@ -83,11 +83,7 @@ def transform(
 
 
 def prepare_minibatch(
-    objective: types.Objective,
-    rollout: types.Rollout,
-    scores: types.Scores | None,
-    state: types.State,
-    key: types.Key,
+    objective: types.Objective, rollout: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key
 ) -> tuple[types.Rollout, types.State]:
     """Apply the prepare transforms to a whole minibatch and write every coefficient. No gradient.
 
@@ -180,10 +176,7 @@ def observe(algorithm: types.Algorithm, state: types.State, metrics: types.Metri
     return {
         "transforms": _rollout(algorithm).observe(state["transforms"], metrics),
         "objectives": tuple(
-            {
-                "prepare": _prepare(o).observe(s["prepare"], metrics),
-                "loss": _loss(o).observe(s["loss"], metrics),
-            }
+            {"prepare": _prepare(o).observe(s["prepare"], metrics), "loss": _loss(o).observe(s["loss"], metrics)}
             for o, s in zip(algorithm.objectives, state["objectives"], strict=True)
         ),
         "after": _after(algorithm).observe(state["after"], metrics),

@@ -10,6 +10,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from rljax.aot import report, scaling, topology
@@ -18,9 +20,7 @@ from rljax.run.reports.pages import tables
 _FOLDER = pathlib.Path(__file__).parents[2] / "tpu"
 Records = dict[str, dict[str, Any]]  # key of a job -> record of its program, or its error
 LENGTHS = 512, 1024  # tokens of a prompt and of a completion
-# Changes to configs/pretrained.py: the TPU attention kernel, and weights gathered once for a rollout.
-_SETTINGS = {"model.attention": "splash", "sampler.layout": "resident", "learner.microbatches": 1}
-_OF_AN_UPDATE = {name: value for name, value in _SETTINGS.items() if name != "sampler.layout"}
+_TABLE = tomllib.loads(pathlib.Path(__file__).with_name("rows.toml").read_text())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Row:
       topology: such as "v5p:4x4x4".
       prompts: prompts of a step, with 8 completions each.
       settings: fields of the config and their values.
+      common: fields of the config that all rows set.
       slices: number of slices.
       programs: the programs to compile.
-      common: fields of the config that all rows set.
       label: what sets it apart from other rows of the model and the topology.
       lengths: tokens of a prompt and of a completion; a row with a task has the task's instead.
     """
@@ -43,11 +43,11 @@ class Row:
     topology: str
     prompts: int
     settings: dict[str, Any]
+    common: dict[str, Any]
     slices: int = 1
-    programs: tuple[str, ...] = ("rollout", "update")
-    common: dict[str, Any] = dataclasses.field(default_factory=_SETTINGS.copy)
+    programs: Sequence[str] = ("rollout", "update")
     label: str = ""
-    lengths: tuple[int, int] = LENGTHS
+    lengths: Sequence[int] = LENGTHS
 
     @property
     def name(self) -> str:
@@ -72,61 +72,12 @@ class Row:
         return words
 
 
-_ALL = ("rollout", "score", "update")
+def _rows(kind: str) -> tuple[Row, ...]:
+    """Return the rows of rows.toml for "tpu" or "gpu"."""
+    return tuple(Row(**fields, common=_TABLE["common"][kind]) for fields in _TABLE[kind])
 
 
-def _mesh(**sizes: int) -> dict[str, int]:
-    return {f"mesh.{axis}": size for axis, size in sizes.items()}
-
-
-# Per micro-batch, each chip has the 8 completions of one prompt. ``fsdp_tensor`` is as large as rollout weights need.
-ROWS = (
-    Row("qwen2.5-0.5b", "v5e:2x2", 32, {"learner.microbatches": 8, **_mesh(fsdp=4)}, programs=_ALL),
-    Row("qwen3-8b", "v5e:16x16", 256, _mesh(fsdp=32, fsdp_tensor=8)),
-    Row("qwen3-8b", "v6e:8x8", 64, _mesh(fsdp=16, fsdp_tensor=4)),
-    Row("qwen3-8b", "v5p:4x4x4", 64, _mesh(fsdp=16, fsdp_tensor=4), programs=_ALL),
-    Row("qwen3-8b", "v5p:4x4x4", 128, _mesh(data=2, fsdp=16, fsdp_tensor=4), slices=2),
-    Row("qwen2.5-32b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
-    Row("llama-3.1-70b", "v5p:8x8x8", 512, _mesh(fsdp=64, fsdp_tensor=8)),
-    Row("qwen3-30b-a3b", "v5p:4x4x4", 64, _mesh(fsdp=16, expert=4)),
-)
-
-
-# A conversation of 64 turns, each a few moves and the answer of the world: 70 + 954 tokens.
-_MAZE = {"task": "maze(side=8, moves=8, view='ways', turns=64)", "tokenizer.kind": "char"}
-
-_ADAPTERS = {
-    **{"model.adapter_rank": 16, "model.adapter_modules": "('query','key','value','attention_output')"},
-    **{"model.param_dtype": "bfloat16", "learner.microbatches": 16},
-}
-
-# GPUs: cudnn's attention, and a kernel for that of decoding; a micro-batch has the completions of one prompt for each
-# GPU.
-_OF_GPUS = {"model.attention": "cudnn", "learner.microbatches": 8, "model.decode_attention": "kernel"}
-GPU_ROWS = (
-    *(
-        Row(model, target, prompts, settings, common=_OF_GPUS, label=label)
-        for model, target, prompts, settings, label in (
-            ("qwen2.5-0.5b", "h100:1", 8, {}, ""),
-            ("qwen2.5-0.5b", "h100:8", 64, _mesh(fsdp=8), ""),
-            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=8), ""),
-            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), "fsdp_tensor"),
-            ("qwen3-8b", "h200:8", 64, _mesh(fsdp=4, tensor=2), "tensor"),
-            ("qwen3-8b", "h200:8", 32, _mesh(fsdp=4, sequence=2), "sequence"),
-            ("qwen3-8b", "h200:8", 64, {"model.adapter_rank": 16, **_mesh(fsdp=8)}, "LoRA"),
-            ("qwen3-8b", "h200:8", 64, {"model.decode_weights": "int8", **_mesh(fsdp=8)}, "int8 sampler"),
-            ("qwen3-8b", "h200:8", 64, {"algorithm": "ppo()", **_mesh(fsdp=8)}, "critic and reference"),
-            ("qwen3-8b", "h100:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-            ("qwen3-8b", "b200:8", 64, _mesh(fsdp=8), ""),
-            ("qwen3-8b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-            ("qwen2.5-32b", "h200:8", 64, _mesh(fsdp=1, fsdp_tensor=8), ""),
-            ("qwen2.5-32b", "h100:16x8", 1024, _mesh(data=16, fsdp=1, fsdp_tensor=8), ""),
-            ("qwen3-30b-a3b", "h200:8", 64, _mesh(fsdp=1, expert=8), ""),
-            ("qwen3-30b-a3b", "h200:8", 64, {**_ADAPTERS, **_mesh(fsdp=4, sequence=2)}, "adapters of attention"),
-        )
-    ),
-    Row("qwen3-8b", "h200:8", 64, {**_MAZE, **_mesh(fsdp=8)}, common=_OF_GPUS, label="world", lengths=(70, 954)),
-)
+ROWS, GPU_ROWS = _rows("tpu"), _rows("gpu")
 
 
 def compiled(arguments: list[str], program: str) -> dict[str, Any]:
@@ -154,7 +105,8 @@ def write(only: list[str]) -> None:
     for file, rows in (("topologies.json", ROWS), ("gpus.json", GPU_ROWS)):
         jobs = [(f"{row.name}: {name}", row.command(), name) for row in rows for name in row.programs]
         for size, chips in scaling.SIZES.items() if rows is ROWS else ():
-            row = Row(scaling.MODEL, size, chips, _mesh(fsdp=chips), common=_OF_AN_UPDATE)
+            common = {name: value for name, value in _TABLE["common"]["tpu"].items() if name != "sampler.layout"}
+            row = Row(scaling.MODEL, size, chips, {"mesh.fsdp": chips}, common)
             jobs.append((f"scaling {size}: update", row.command(), "update"))
         for key, arguments, name in jobs:
             if not only or any(word in key for word in only):
@@ -232,98 +184,18 @@ def _section(row: Row, records: Records) -> list[str]:
     return lines
 
 
-_HEAD = """\
-# Steps compiled ahead of time for TPUs
-
-Generated by `python -m rljax aot --page` (`--rows "v5e:2x2,scaling"` updates some rows); do not edit. Every program
-was compiled by the TPU compiler on a machine without a TPU, each in a separate process. Memory is what the compiler
-allocates on one chip; it rejects programs that do not fit. The peak is what is live at once; temporaries are all the
-space reserved, including gaps. Nothing was run: seconds are lower bounds, not measurements.
-
-{assumptions}
-
-The share needed by the model is 2 N per token forward and 4 N backward, plus attention, divided by the operations
-counted; below 100 %, something is recomputed (the backward pass recomputes each layer and the logits). `score` is one
-forward pass over the rows, which this algorithm does not use; for an algorithm with a reference policy it is part of
-the update. The share of the step is between rollout and update. Compile seconds are wall time and, in parentheses, CPU
-time of the compiling process, on two cores that were shared with other work; RSS is the peak of that process. Programs
-with a * were compiled before layers were gathered one by one and decoding was unrolled; [GPUS.md](GPUS.md) says what
-that changed.
-
-{rows}
-## From 4 to 512 chips
-
-![bytes sent and memory by number of chips](scaling.png)
-
-{scaling}
-"""
+def _page(template: str, rows: Sequence[Row], records: Records, **fields: str) -> str:
+    """Fill a template beside this module with the sections of the rows, and with other fields."""
+    sections = "\n".join(line for row in rows for line in _section(row, records))
+    return pathlib.Path(__file__).with_name(template).read_text().format(rows=sections, **fields)
 
 
 def page(records: Records) -> str:
-    """Return the page as Markdown."""
-    sections = [line for row in ROWS for line in _section(row, records)]
-    table = scaling.table(records)
-    return _HEAD.format(assumptions=report.ASSUMPTIONS, rows="\n".join(sections), scaling=table)
-
-
-_GPU_HEAD = """\
-# Steps compiled ahead of time for GPUs
-
-Generated by `python -m rljax aot --page` (`--rows "h100:1"` updates some rows); do not edit. Every program was compiled
-by XLA's GPU compiler (jax {jax}, jax-cuda12-plugin of the same version, `pip install -e '.[gpu_aot]'`) on a machine
-without a GPU, from a description of the device ([gpus.toml](../rljax/aot/gpus.toml)), each in a separate process.
-Kernels were not tuned, since that needs the device. The peak is what is live at once; all memory of the device is
-counted as free, of which JAX takes 75 % unless XLA_PYTHON_CLIENT_MEM_FRACTION says more. Nothing was run: seconds are
-lower bounds, not measurements. [TOPOLOGIES.md](TOPOLOGIES.md) explains the figures; "NVLink" is within a node, and
-"network" between nodes, along `mesh.data` alone.
-
-## What reading the compiler's answer changed
-
-qwen3-8b, 64 prompts x 8 completions of 512 + 1024 tokens, mesh fsdp 8, 8 micro-batches, on 8 chips; GiB and seconds of
-one. Weights are 15.3 GiB in bfloat16, the cache 9.6, the shards of the float32 parameters 3.8.
-
-| target | program | peak | moved | sent | seconds overlapped, not overlapped |
-| --- | --- | --- | --- | --- | --- |
-{changes}
-
-- Layers are converted on their shards and gathered one by one (`decode_params`): the compiler gathered float32, and
-  kept a transposed copy beside each gathered array. The peak of a rollout on GPUs is 1.03 of parameters, weights and
-  cache together.
-- Decoding is unrolled (`sampler.unroll`): a loop over layers copied each layer's weights and cache out of the stacked
-  arrays at every token. It compiles for minutes in place of seconds.
-- A layer of an update gathers each matrix once forward and once for recomputation and gradients (`Layout.used`), where
-  the compiler gathered for each product. The least that 8 micro-batches send is 2 gathers in bfloat16 and a
-  reduce-scatter in float32 each: 427 GiB. The head still gathers its matrix 4 times for each.
-- The fused step holds the state of the optimizer during the rollout: its peak is that of the rollout with this state.
-- A loop over layers saved its weights for the backward pass, 3.5 GiB for qwen3-8b; now it reads its input again.
-  Programs below that say what they hold at the peak were compiled since.
-- The peak of an update is often at its end: where an update may be skipped, this compiler writes the new parameters and
-  moments beside the old ones, which the TPU's does not.
-- The product of rows with experts (`ragged_dot`) becomes an array of rows x experts x width here: a layer of
-  qwen3-30b-a3b needs 188 GiB for 8,704 tokens of a GPU. Adapters of attention over half of the tokens fit, bound by
-  what such arrays move. For TPUs there is no such array.
-- `model.decode_attention="kernel"`: one kernel a layer reads the keys and values in use, in place of seven for each
-  block of the cache. Of qwen2.5-0.5b on h100:1, a decoded token starts 492 kernels in place of 1,419, and a rollout
-  moves 2,536 GiB in place of 3,212. Starting a kernel takes microseconds, which the roofline does not have. Rollouts
-  below without a number of kernels were compiled before, without it, and count every block of the cache at every token.
-- The head of an update has no kernel: it moves 437 GiB of 6,451, so that a kernel without any traffic would take 0.985
-  of the update if nothing overlaps, and the same time if everything does.
-
-{rows}"""
-
-# What the programs of the section above were before and after, by target and program: peak, moved, sent, seconds.
-_CHANGES = {
-    ("h200:8", "rollout"): ("41.4 -> 29.6", "64,210 -> 30,958", "26.7 -> 13.4", "14.4, 15.5 -> 6.93, 8.08"),
-    ("h200:8", "update"): ("28.6 -> 28.6", "6,470 -> 6,451", "511 -> 444", "3.99, 6.65 -> 3.99, 6.49"),
-    ("h200:8", "fused"): ("50.2 -> 37.1", "70,678 -> 37,409", "538 -> 458", "15.8, 22.2 -> 8.37, 14.6"),
-    ("v5p:2x2x2", "rollout"): ("28.7 -> 28.7", "21,312 -> 9,538", "13.4 -> 13.4", "8.28, 10.7 -> 3.70, 6.14"),
-    ("v5p:2x2x2", "update"): ("28.1 -> 27.2", "13,793 -> 7,761", "545 -> 494", "9.32, 15.6 -> 9.32, 13.2"),
-}
+    """Return the page of TPUs as Markdown."""
+    return _page("topologies.txt", ROWS, records, assumptions=report.ASSUMPTIONS, scaling=scaling.table(records))
 
 
 def gpu_page(records: Records) -> str:
     """Return the page of GPUs as Markdown."""
-    sections = [line for row in GPU_ROWS for line in _section(row, records)]
     versions = sorted({r["jax"] for r in records.values() if "jax" in r})
-    changes = [f"| {' | '.join((*program, *figures))} |" for program, figures in _CHANGES.items()]
-    return _GPU_HEAD.format(jax=", ".join(versions), changes="\n".join(changes), rows="\n".join(sections))
+    return _page("gpus.txt", GPU_ROWS, records, jax=", ".join(versions))

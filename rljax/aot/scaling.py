@@ -1,33 +1,14 @@
 """One model on 4 to 512 chips with a fixed number of rows per chip: the cost of FSDP, from compiled programs."""
 
+import math
 import pathlib
 from typing import Any
 
 from rljax.run.reports.pages import tables
 
-MODEL, ROWS = "qwen3-8b", 8  # rows per chip: the completions of one prompt
-SIZES = {
-    "v5p:2x2x1": 4,
-    "v5p:2x2x2": 8,
-    "v5p:2x2x4": 16,
-    "v5p:2x4x4": 32,
-    "v5p:4x4x4": 64,
-    "v5p:4x4x8": 128,
-    "v5p:4x8x8": 256,
-    "v5p:8x8x8": 512,
-}
-
-
-_MEANING = """\
-FSDP stores 1/n of every matrix on each chip and gathers the rest when it is used. In one pass a chip sends (n - 1)/n of
-the parameters, here 8.2 billion in bfloat16: once forward and once backward, where each layer is recomputed. It also
-sends (n - 1)/n of the gradient in float32 to the chips that store it. With a fixed number of rows per chip, these bytes
-are nearly constant from 8 chips on, as is the computation that they overlap with; they do not grow with the pod. From 8
-to 32 chips the compiler fuses gathers and scatters into the matrix products, as permutes. The bytes double where the
-axis is a whole torus of 4x4x4 or more: there the TPU compiler turns gathers and scatters into all-reduces, which send
-twice the bytes over all six links. Arguments fall as 1/n. Temporaries fall to the chip's activations and the matrices
-of the current layer, which more chips along `fsdp` do not reduce; `tensor` or `sequence` do. Latency, which does grow,
-is not counted."""
+MODEL = "qwen3-8b"  # each chip has 8 rows: the completions of one prompt
+_SHAPES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
+SIZES = {f"v5p:{shape}": math.prod(map(int, shape.split("x"))) for shape in _SHAPES}
 
 
 def _compiled(records: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -73,15 +54,11 @@ def draw(records: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the table of the figures, and its explanation, as Markdown."""
+    """Return the table of the figures as Markdown."""
     kinds, rows = ("all-gather", "reduce-scatter", "collective-permute", "all-reduce"), []
     for chips, r in _compiled(records):
         sent = _by_kind(r)
         sizes = [r["sent_ici"], *(sent.get(kind, 0.0) for kind in kinds), r["temporaries"], r["arguments"]]
         rows.append([chips, *(f"{size / 2**30:.2f}" for size in sizes)])
     named = ["all-gather", "reduce-scatter", "permute", "all-reduce", "temporaries", "arguments, GiB"]
-    lines = tables.Table(["chips", "sent, GiB", *named], rows, left=0).markdown()
-    head = (
-        f"The update of {MODEL}, with {ROWS} rows of 512 + 1024 tokens per chip and all chips along `fsdp`. Per chip:"
-    )
-    return "\n".join([head, "", *lines, "", _MEANING])
+    return "\n".join(tables.Table(["chips", "sent, GiB", *named], rows, left=0).markdown())

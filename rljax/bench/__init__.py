@@ -5,8 +5,8 @@
 ``choices``   Every choice of the config, one at a time: ``choices``, ``CHOICES``; ``FIELDS`` for ``tune``.
 ``tune``      Fields of a config that make it faster on this machine: ``tune``, ``search``.
 ``workers``   Compile and run the parts of a step, here or in another process: ``Local``, ``Remote``, ``Work``.
-``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``.
-``critic``    What a critic adds to an update: ``critic``, ``FORMS``.
+``algebra``   The loss algebra: the update of the longest chain of pieces beside the shortest: ``algebra``;
+              what a critic adds to an update: ``critic``, ``FORMS``.
 ``gap``       The sampler's log-probabilities beside the trainer's, by cause: ``gap``, ``CAUSES``.
 ``device``    The first measurements on a new accelerator: these commands, in order of worth, and a page.
 ``verifier``  Steps whose rows come slowly: ``verifier``, ``ahead``; ``sleepers`` has the rewards.
@@ -18,10 +18,15 @@
 This module has the two timers, ``interleaved`` and ``seconds``, and the comparison of times that ``compared`` returns.
 """
 
+import pathlib
 import statistics
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+TABLES: dict[str, Any] = tomllib.loads(pathlib.Path(__file__).with_name("tables.toml").read_text())
+"""The tables of ``choices`` and ``device``."""
 
 
 def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
@@ -38,6 +43,11 @@ def interleaved(functions: Mapping[str, Callable[[], None]], rounds: int) -> dic
 def seconds(function: Callable[[], None], repeats: int) -> list[float]:
     """Return the seconds of ``repeats`` calls of a function that blocks until its work is done."""
     return interleaved({"": function}, repeats)[""]
+
+
+def milliseconds(times: Sequence[float]) -> dict[str, float]:
+    """Return the median and the least of seconds, in ms."""
+    return {"median_ms": 1e3 * statistics.median(times), "best_ms": 1e3 * min(times)}
 
 
 def compared(base: Sequence[float], other: Sequence[float]) -> dict[str, Any]:

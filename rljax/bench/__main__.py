@@ -21,7 +21,6 @@ from rljax import __main__
 from rljax.bench import (
     algebra,
     choices,
-    critic,
     device,
     gap,
     members,
@@ -155,7 +154,7 @@ SUBJECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]
     "ahead": (_ahead, verifier.table_ahead),
     "algebra": (lambda: algebra.algebra(_edited(), FLAGS.rounds, FLAGS.algorithms), algebra.table),
     "choices": (_choices, choices.table),
-    "critic": (lambda: critic.critic(_edited(), FLAGS.rounds), critic.table),
+    "critic": (lambda: algebra.critic(_edited(), FLAGS.rounds), algebra.table_critic),
     "gap": (
         lambda: gap.gap(FLAGS.shape, FLAGS.prompts, FLAGS.samples, FLAGS.prompt_length, FLAGS.new_tokens),
         gap.table,

@@ -1,10 +1,9 @@
-"""The cost of the loss algebra: ``python -m rljax bench algebra``.
+"""The cost of the loss algebra, and of a critic: ``python -m rljax bench algebra``, ``python -m rljax bench critic``.
 
 Times the updates of the longest chain of pieces in the table and of the shortest with the same needs, on one batch,
 interleaved.
 """
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,14 @@ from rljax.algorithms import interpreter, seams
 from rljax.bench import parts
 from rljax.config import files, resolve, schema
 from rljax.run import programs
+from rljax.run.reports.pages import tables
+
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {  # algorithm, and fields of config.module.value
+    "no critic": ("reinforce_plus_plus(kl=0.0)", {}),
+    "on the policy's trunk": ("ppo(kl=0.0)", {"trunk": "policy", "trunk_weight": 0.5}),
+    "on it, without gradient": ("ppo(kl=0.0)", {"trunk": "policy", "stop_trunk": True}),
+    "a network of its own": ("ppo(kl=0.0)", {}),
+}
 
 
 def pieces(algorithm: types.Algorithm) -> int:
@@ -83,8 +90,7 @@ def algebra(
             {
                 "algorithm": call,
                 "pieces": pieces(seams.algorithm(call, "bench")),
-                "median_ms": 1e3 * statistics.median(t),
-                "best_ms": 1e3 * min(t),
+                **bench.milliseconds(t),
                 "compile_s": updaters[call][1],
             }
             for call, t in times.items()
@@ -104,3 +110,50 @@ def table(record: dict[str, Any]) -> str:
     low, high = record["ratio_quartiles"]
     ratio = f"second / first: {record['ratio']:.3f} of medians, {record['ratio_of_best']:.3f} of the minima, "
     return "\n".join([*lines, f"{ratio}pairs {low:.3f} to {high:.3f} (quartiles)"])
+
+
+def critic(
+    config: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None = None, forms: Sequence[str] = tuple(FORMS)
+) -> dict[str, Any]:
+    """Time an update without a critic, with one on the policy's trunk, and with one of its own, interleaved.
+
+    All sample equal rows, whiten the advantage and clip the ratio.
+
+    Args:
+      config: the config, whose last phase is timed.
+      rounds: updates of each form.
+      devices: the devices of the mesh; None: all devices.
+      forms: names in ``FORMS``.
+
+    Returns:
+      A JSON-able record: the forms with their times in ms, and the ratios to the first.
+    """
+    updaters = {}
+    for name in forms:
+        call, fields = FORMS[name]
+        edited = config.copy_and_resolve_references()
+        edited.module.value.update(fields)
+        updaters[name] = updater(edited, call, devices)[0]
+    times = bench.interleaved(updaters, rounds)
+    alone, records = times[forms[0]], []
+    for name, seconds in times.items():
+        records.append(
+            {
+                "form": name,
+                **bench.milliseconds(seconds),
+                "ratio_of_best": min(seconds) / min(alone),
+                **bench.compared(alone, seconds),
+            }
+        )
+    return {"rounds": rounds, "forms": records}
+
+
+def table_critic(record: dict[str, Any]) -> str:
+    """Return the record of ``critic`` as text."""
+    rows = []
+    for form in record["forms"]:
+        times = [f"{form[name]:.1f}" for name in ("median_ms", "best_ms")]
+        ratios = [f"{x:.3f}" for x in (form["ratio"], form["ratio_of_best"], *form["ratio_quartiles"])]
+        rows.append([form["form"], *times, *ratios])
+    columns = ["critic", "median ms", "best ms", "ratio", "of best", "quartiles", ""]
+    return "\n".join(tables.Table(columns, rows).lines())

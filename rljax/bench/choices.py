@@ -2,7 +2,7 @@
 
 import pathlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -12,47 +12,12 @@ from rljax.bench import parts, shapes
 from rljax.config import files, schema
 from rljax.run.reports.pages import tables
 
-# name -> fields that differ from PLAIN
-CHOICES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "cache blocks": {"sampler.cache_block": 64},
-    "shrinking batch": {"sampler.cache_block": 64, "sampler.compact": 5},
-    "inverse sampling": {"sampler.draw": "inverse"},
-    "shared prompt": {"learner.share_prompt": True},
-    "blocked attention": {"model.attention": "blocked"},
-    "chunked vocabulary": {"learner.vocabulary": 4096},
-    "no remat": {"model.remat": "none"},
-    "four micro-batches": {"learner.microbatches": 4},
-    "packed rows": {"learner.share_prompt": True, "learner.lanes": 1, "learner.microbatches": 4},
-}
-PLAIN: dict[str, Any] = {
-    "sampler.cache_block": 0,
-    "learner.share_prompt": False,
-    "learner.vocabulary": 0,
-    "model.attention": "plain",
-    "model.remat": "full",
-}
-
 Part = Literal["rollout", "update"]
 BOTH: tuple[Part, ...] = ("rollout", "update")
 
-# field -> the parts of a step that it changes, and the values that ``tune`` tries; "cores": the number of cores.
-# All values of a field compute the same result up to rounding, except values of ``REDRAWS``.
-FIELDS: dict[str, tuple[tuple[Part, ...], tuple[Any, ...]]] = {
-    "cpu_devices": (BOTH, (1, "cores")),
-    "sampler.draw": (("rollout",), ("gumbel", "inverse")),
-    "sampler.cache_block": (("rollout",), (0, 32, 64, 128)),
-    "sampler.compact": (("rollout",), (0, 3, 5)),
-    "sampler.unroll": (("rollout",), (False, True)),
-    "model.decode_attention": (("rollout",), ("plain", "kernel")),
-    "learner.microbatches": (("update",), (0, 1, 2, 4, 8)),
-    "model.remat": (("update",), ("none", "dots", "full")),
-    "model.attention": (BOTH, ("plain", "blocked", "cudnn", "splash")),
-    "learner.share_prompt": (("update",), (False, True)),
-    "learner.lanes": (("update",), (0, 1, 2)),
-    "learner.vocabulary": (("update",), (0, 4096)),
-    "learner.keep_logits": (("update",), (False, True)),
-}
+CHOICES: dict[str, dict[str, Any]] = bench.TABLES["choices"]
+PLAIN: dict[str, Any] = bench.TABLES["plain"]
+FIELDS: dict[str, tuple[Sequence[Part], Sequence[Any]]] = bench.TABLES["fields"]
 REDRAWS = ("sampler.draw",)  # other tokens, of the same distribution
 
 

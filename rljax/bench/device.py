@@ -5,78 +5,21 @@ has a record in the folder is not repeated, so that the same command resumes. Th
 take the memory of the device.
 """
 
-import dataclasses
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from rljax import bench
 from rljax.data import storage
 from rljax.language import parse
 from rljax.run.reports.pages import tables
 
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One measurement.
-
-    Attributes:
-      question: what it answers.
-      words: the command's arguments, after ``python -m rljax``; OUT stands for the folder.
-      quick: words to add for a trial on a small machine.
-    """
-
-    question: str
-    words: tuple[str, ...]
-    quick: tuple[str, ...] = ()
-
-
-def _step(shape: str, *words: str) -> tuple[str, ...]:
-    sizes = ("--prompts", "16", "--samples", "8", "--prompt_length", "128", "--new_tokens", "256")
-    return ("bench", "--shape", shape, *sizes, "--set", "model.dtype=bfloat16", *words)
-
-
-_SMALL = ("--shape", "tiny", "--prompts", "2", "--samples", "2", "--new_tokens", "8", "--steps", "1")
-_HALF_B = ("--set", "model.scan=true", "--set", "learner.microbatches=4")
-_8B = (*_HALF_B, "--set", "model.adapter_rank=16", "--set", "model.param_dtype=bfloat16")
-PARTS = {
-    "quickstart": Part(
-        "Does a run learn, from end to end?",
-        ("train", "--config", "quickstart", "--workdir", "OUT/quickstart"),
-        ("--config", "quickstart:quick"),
-    ),
-    "tiny": Part("How near are small kernels to the ceilings?", _step("tiny"), _SMALL),
-    "half_b": Part("Decode and update of 0.5B parameters, beside the ceilings.", _step("qwen2-0.5b", *_HALF_B), _SMALL),
-    "eight_b": Part("The same of 8B parameters with adapters.", _step("qwen3-8b", *_8B), _SMALL),
-    "attention": Part(
-        "Which attention is fastest, as a field of the step?",
-        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--fields", "model.attention"),
-        (*_SMALL, "--rounds", "4"),
-    ),
-    "unroll": Part(
-        "What does decoding without a loop over layers gain?",
-        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--fields", "sampler.unroll"),
-        (*_SMALL, "--rounds", "4"),
-    ),
-    "members": Part(
-        "Runs in one program, beside the same one after another.",
-        ("bench", "members", "--count", "8", "--rounds", "5"),
-        ("--config", "quickstart:quick", "--count", "2", "--rounds", "1"),
-    ),
-    "ahead": Part(
-        "Rollouts ahead of updates, and in parts, beside in turn; needs two devices.",
-        ("bench", "ahead", "--shape", "small", "--rounds", "5"),
-        (*_SMALL, "--prompts", "4", "--rounds", "1"),
-    ),
-    "tune": Part(
-        "Which fields make 0.5B parameters faster here?",
-        ("bench", "tune", *_step("qwen2-0.5b", *_HALF_B)[1:], "--rounds", "4"),
-        (*_SMALL, "--rounds", "4", "--fields", "sampler.cache_block"),
-    ),
-}
+PARTS: dict[str, dict[str, str]] = bench.TABLES["device"]
 
 
 def run(out: str, minutes: float, only: Sequence[str], quick: bool) -> None:
@@ -101,16 +44,21 @@ def run(out: str, minutes: float, only: Sequence[str], quick: bool) -> None:
     for name in only or PARTS:
         record = folder / f"{name}.json"
         if not (record.exists() and "error" not in json.loads(record.read_text())) and time.monotonic() < end:
-            print(f"{name}: {PARTS[name].question}", flush=True)
+            print(f"{name}: {PARTS[name]['question']}", flush=True)
             storage.write(storage.path(str(record)), json.dumps(_measured(name, folder, end, quick), indent=1) + "\n")
         storage.write(storage.path(str(folder / "README.md")), page(folder))
     print(page(folder))
 
 
+def _words(name: str, folder: pathlib.Path, quick: bool) -> list[str]:
+    """Return the words of a part's command, after ``python -m rljax``."""
+    text = f"{PARTS[name]['words']} {PARTS[name]['quick'] if quick else ''}"
+    return shlex.split(text.format(out=shlex.quote(str(folder)), **bench.TABLES["words"]))
+
+
 def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
     """Run a part, and return its record: what it printed, and the last line if that is JSON."""
-    part = PARTS[name]
-    words = [word.replace("OUT", str(folder)) for word in (*part.words, *(part.quick if quick else ()))]
+    words = _words(name, folder, quick)
     begun = time.monotonic()
     known = {"command": f"python -m rljax {' '.join(words)}"}
     try:
@@ -133,8 +81,11 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
 
 def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
     """Return the record of the compiler's answer for the program of a step, or {"error": why}."""
-    part, out = PARTS[name], folder / "predicted.tmp"
-    words, renamed = [*part.words[1:], *(part.quick if quick else ())], {"--new_tokens": "--completion_length"}
+    out, words, renamed = (
+        folder / "predicted.tmp",
+        _words(name, folder, quick)[1:],
+        {"--new_tokens": "--completion_length"},
+    )
     if "--steps" in words:
         place = words.index("--steps")
         del words[place : place + 2]
@@ -175,7 +126,7 @@ def page(folder: pathlib.Path) -> str:
     lines += _compared(stored)
     for name, record in stored.items():
         said = f"error: {record['error']}" if "error" in record else record["text"]
-        lines += [f"## {name}", "", f"{PARTS[name].question} {record['seconds']:.0f} s.", ""]
+        lines += [f"## {name}", "", f"{PARTS[name]['question']} {record['seconds']:.0f} s.", ""]
         lines += [f"    {record['command']}", "", "```", said, "```", ""]
     missing = ", ".join(name for name in PARTS if name not in stored)
     return "\n".join([*lines, *([f"Not measured: {missing}."] if missing else [])]).rstrip() + "\n"

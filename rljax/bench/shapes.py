@@ -115,12 +115,7 @@ def set_model(config: schema.ConfigDict, shape: str) -> None:
 
 
 def work(
-    config: schema.ConfigDict,
-    shape: str,
-    prompt: int,
-    length: int,
-    lengths: str,
-    devices: Sequence[Any] | None = None,
+    config: schema.ConfigDict, shape: str, prompt: int, length: int, lengths: str, devices: Sequence[Any] | None = None
 ) -> steps.Step:
     """Return the step of a config's last phase with given token counts.
 

@@ -194,11 +194,7 @@ class Rounds:
                 continue
             cpu: list[float] = []
             results.append(
-                {
-                    "cpu_s": cpu,
-                    "compile_s": sum(c.compile_s for c in compiled),
-                    "bytes": max(c.bytes for c in compiled),
-                }
+                {"cpu_s": cpu, "compile_s": sum(c.compile_s for c in compiled), "bytes": max(c.bytes for c in compiled)}
             )
 
             def run(worker: workers.Worker = worker, compiled: Any = compiled, cpu: list[float] = cpu) -> None:

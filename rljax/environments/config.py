@@ -23,8 +23,7 @@ class VerifierConfig:
         16.0, "GiB of address space of a worker process, on Linux; 0: no limit."
     )
     concurrency: Count = setting(
-        1,
-        "Calls that a worker runs at once; above 1, random and numpy.random are not seeded for each.",
+        1, "Calls that a worker runs at once; above 1, random and numpy.random are not seeded for each."
     )
     chunks: Count = setting(2, "Parts of a batch: one is judged while the next is sampled.")
 

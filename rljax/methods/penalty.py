@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods import weight
-from rljax.transforms import define, ops, penalty
+from rljax.transforms import define, ops, penalty, ratio
 from rljax.transforms.frame import idle
 
 
@@ -16,7 +16,7 @@ def _convex_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if a["estimator"] == "k1" else penalty.UNTIL["reference"]
 
 
-@define.penalty(name="kl", needs=penalty.anchor_needs("reference", "proximal"))
+@define.penalty(name="kl", needs=ratio.anchor_needs("reference", "proximal"))
 @idle.until(_convex_idle, coefficient=None)
 def convex_kl(
     loss,
@@ -51,7 +51,7 @@ def _most_covariant(a: Mapping[str, Any]) -> tuple[types.PrepareTransform, ...]:
     return (define.statistic("charged", pick, types.Needs(live=True)),)
 
 
-@define.penalty(needs=penalty.anchor_needs("proximal"), statistics=_most_covariant)
+@define.penalty(needs=ratio.anchor_needs("proximal"), statistics=_most_covariant)
 @idle.until("steps", share=None, coefficient=None)
 def covariance_kl(
     loss, r, s, share: types.Fraction = 2e-4, coefficient: types.NonNegative = 1.0, reduce: penalty.Reduction = None
@@ -69,7 +69,7 @@ def covariance_kl(
     return value * r.extra["charged"], value
 
 
-@define.penalty(needs=penalty.anchor_needs("behaviour"))
+@define.penalty(needs=ratio.anchor_needs("behaviour"))
 @idle.until("steps", "sampler", coefficient=None)
 def squared_log_ratio(
     loss, r, s, coefficient: types.NonNegative = 1e-3, reduce: penalty.Reduction = None

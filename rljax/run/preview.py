@@ -23,10 +23,7 @@ from rljax.training.learning import splits
 
 
 def lines(
-    config: schema.ConfigDict,
-    workdir: str | os.PathLike[str],
-    devices: int = 0,
-    allow_config_change: bool = False,
+    config: schema.ConfigDict, workdir: str | os.PathLike[str], devices: int = 0, allow_config_change: bool = False
 ) -> list[str]:
     """Check a run.
 

@@ -164,8 +164,7 @@ class LogConfig:
     rollouts: Size = setting(50, "Steps between dumps of sampled rollouts; the last step of a phase has one. 0: none.")
     rollout_rows: Size = setting(32, "Rows of a dump, rounded up to whole groups; 0: none.")
     diagnostics: tuple[Diagnostic, ...] = setting(
-        (),
-        "More metrics; 'kl', 'moved': two more forward passes each; 'noise', 'signs': more gradients; others: free.",
+        (), "More metrics; 'kl', 'moved': two more forward passes each; 'noise', 'signs': more gradients; others: free."
     )
     report: bool = setting(
         True, "Write report.html when the run ends or is interrupted, and pictures of curves at its end.", fixed=True

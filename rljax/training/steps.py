@@ -89,17 +89,7 @@ class Step:
         def run(params, index, key, split, samples, config):
             zero, drawn = jnp.zeros((), jnp.int32), rows_lib.each_once(index)
             players = {"policy": params}
-            return play.seated(
-                setup,
-                players,
-                ("policy",),
-                zero,
-                drawn,
-                split,
-                key,
-                samples=samples,
-                sampler=config,
-            )[0]
+            return play.seated(setup, players, ("policy",), zero, drawn, split, key, samples=samples, sampler=config)[0]
 
         return run
 

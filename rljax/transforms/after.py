@@ -1,5 +1,6 @@
 """After-update transforms: they update the reference policy once a step is done."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,17 +17,22 @@ def ema_reference(reference, params, metrics, decay: types.Fraction = 0.99) -> t
     return jax.tree.map(lambda r, p: decay * r + (1.0 - decay) * p, reference, params)
 
 
+def _every(count: types.Count, moved: Callable[[Any, Any], Any], follows: bool) -> types.AfterTransform:
+    """Replace each array of the reference by ``moved(reference, policy)`` after every ``count``-th step."""
+
+    def apply(reference, params, metrics, steps, key):
+        steps = steps + 1
+        due = steps % count == 0
+        return jax.tree.map(lambda r, p: jnp.where(due, moved(r, p), r), reference, params), steps
+
+    needs = types.Needs(reference=True, follows=count == 1 and follows)
+    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)
+
+
 @define.constructor("after")
 def reset_reference(every: types.Count = 100) -> types.AfterTransform:
     """Copy the policy into the reference after every ``every``-th step of the phase."""
-
-    def apply(reference, params, metrics, count, key):
-        count = count + 1
-        due = count % every == 0
-        return jax.tree.map(lambda r, p: jnp.where(due, p, r), reference, params), count
-
-    needs = types.Needs(reference=True, follows=every == 1)
-    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)
+    return _every(every, lambda r, p: p, follows=True)
 
 
 @define.constructor("after")
@@ -36,15 +42,7 @@ def mix_reference(every: types.Count = 32, share: types.Fraction = 0.9) -> types
     After every ``every``-th step of the phase. Source: TR-DPO (arXiv 2404.09656) as RLT's release sets it (arXiv
     2506.08388). ``share`` 1 is ``reset_reference``; ``every`` 1 is ``ema_reference`` with decay 1 - share.
     """
-
-    def apply(reference, params, metrics, count, key):
-        count = count + 1
-        due = count % every == 0
-        mixed = jax.tree.map(lambda r, p: jnp.where(due, share * p + (1.0 - share) * r, r), reference, params)
-        return mixed, count
-
-    needs = types.Needs(reference=True, follows=every == 1 and idle.equals(share, 1))
-    return types.AfterTransform(apply, init=lambda: jnp.zeros((), jnp.int32), needs=needs)
+    return _every(every, lambda r, p: share * p + (1.0 - share) * r, follows=idle.equals(share, 1))
 
 
 @define.constructor("after")

@@ -137,8 +137,8 @@ def stateless(
         out = function(*records)
         return out if kind is types.LossTransform else (out, state)
 
-    built = kind(apply=apply, needs=needs)
-    return dataclasses.replace(built, statistics=statistics) if isinstance(built, types.LossTransform) else built
+    brought: Any = {"statistics": statistics} if statistics else {}
+    return kind(apply=apply, needs=needs, **brought)
 
 
 def statistic(
@@ -167,10 +167,19 @@ def statistic(
     return stateless(types.PrepareTransform, write, needs)
 
 
-def _piece(function: Function | None, seam: str, records: int, lift: Callable[[Function, Arguments], Any]) -> Any:
-    """Make ``function(*records, *arguments)`` a piece; ``lift(function of the records, arguments)`` builds it."""
+def _piece(
+    function: Function | None = None,
+    *,
+    seam: str,
+    records: int,
+    apply: Function,
+    needs: Needs = _NOTHING,
+    statistics: Statistics = (),
+) -> Any:
+    """Make a function a piece; ``apply`` takes it as a function of the records, then its arguments, and the records."""
     if function is None:  # the decorator was called with options
-        return functools.partial(_piece, seam=seam, records=records, lift=lift)
+        options = {"seam": seam, "records": records, "apply": apply, "needs": needs, "statistics": statistics}
+        return functools.partial(_piece, **options)
     signature = inspect.signature(function)
     arguments = [*signature.parameters.values()][records:]
     signature = signature.replace(parameters=arguments, return_annotation=_BUILT[seam])
@@ -179,137 +188,95 @@ def _piece(function: Function | None, seam: str, records: int, lift: Callable[[F
     def build(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        built = lift(functools.partial(shapes.returned, seam, function, given := bound.arguments), given)
-        return dataclasses.replace(built, needs=built.needs | idle.needs(function, given))
+        given = bound.arguments
+        named = needs(given) if callable(needs) else needs
+        named |= transforms.predicate_needs(given.get("only"), given.get("predicate")) | idle.needs(function, given)
+        applied = functools.partial(apply, functools.partial(shapes.returned, seam, function, given), given)
+        return stateless(_BUILT[seam], applied, named, statistics(given) if callable(statistics) else statistics)
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return _recorded(build, seam)
-
-
-def _all_needs(needs: Needs, arguments: Arguments) -> types.Needs:
-    named = needs(arguments) if callable(needs) else needs
-    return named | transforms.predicate_needs(arguments.get("only"), arguments.get("predicate"))
-
-
-def _loss(apply: Function, needs: Needs, brings: Statistics, arguments: Arguments) -> types.LossTransform:
-    statistics = brings(arguments) if callable(brings) else brings
-    return stateless(types.LossTransform, apply, _all_needs(needs, arguments), statistics)
 
 
 def _pair(out: Any, other: Any) -> tuple[Any, Any]:
     return out if isinstance(out, tuple) else (out, other)
 
 
-# --- one decorator for each seam ----------------------------------------------------------------
+# --- one decorator for each seam, and before it how what a function returns is applied ----------
 
 
-def reward(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
-    """Define a reward piece; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.RolloutTransform:
-        def apply(rollout: types.Rollout) -> types.Rollout:
-            out = function(rollout)
-            if isinstance(out, types.Rollout):
-                return out
-            paid = out.astype(rollout.reward.dtype)
-            return rollout.replace(reward=paid) if paid.ndim == 1 else rollout.replace(token_reward=paid)
-
-        return stateless(types.RolloutTransform, apply, _all_needs(needs, arguments))
-
-    return _piece(function, "reward", 1, lift)
+def _pay(function: Function, _: Arguments, rollout: types.Rollout) -> types.Rollout:
+    out = function(rollout)
+    if isinstance(out, types.Rollout):
+        return out
+    paid = out.astype(rollout.reward.dtype)
+    return rollout.replace(reward=paid) if paid.ndim == 1 else rollout.replace(token_reward=paid)
 
 
-def advantage(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
-    """Define an advantage piece; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.RolloutTransform:
-        def apply(rollout: types.Rollout) -> types.Rollout:
-            out = function(rollout)
-            if isinstance(out, types.Rollout):
-                return out
-            value, returns = _pair(out, None)
-            rollout = ops.with_advantage(rollout, value)
-            return rollout if returns is None else rollout.replace(returns=returns * rollout.mask)
-
-        return stateless(types.RolloutTransform, apply, _all_needs(needs, arguments))
-
-    return _piece(function, "advantage", 1, lift)
+reward = functools.partial(_piece, seam="reward", records=1, apply=_pay)
 
 
-def prepare(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
-    """Define a prepare piece; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.PrepareTransform:
-        def apply(rollout: types.Rollout, scores: types.Scores) -> types.Rollout:
-            out = function(rollout, scores)
-            if isinstance(out, types.Rollout):
-                return out
-            rollout, stays = out if isinstance(out, tuple) else (rollout, out)
-            return rollout.replace(mask=jnp.where(stays, rollout.mask, 0.0))
-
-        return stateless(types.PrepareTransform, apply, _all_needs(needs, arguments))
-
-    return _piece(function, "prepare", 2, lift)
+def _credit(function: Function, _: Arguments, rollout: types.Rollout) -> types.Rollout:
+    out = function(rollout)
+    if isinstance(out, types.Rollout):
+        return out
+    value, returns = _pair(out, None)
+    rollout = ops.with_advantage(rollout, value)
+    return rollout if returns is None else rollout.replace(returns=returns * rollout.mask)
 
 
-def ratio(function: Function | None = None, *, needs: Needs = _NOTHING, statistics: Statistics = ()) -> Any:
-    """Define a ratio piece; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.LossTransform:
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            log_ratio, proximal = _pair(function(loss, rollout, scores), loss.proximal_logp)
-            log_ratio = log_ratio * jnp.ones_like(rollout.mask)  # a row's ratio applies to each of its tokens
-            log_ratio = jnp.where(rollout.mask > 0, log_ratio, 0.0)
-            fixed = jax.lax.stop_gradient(log_ratio)
-            metrics = {"ratio": jnp.exp(fixed), "proximal_kl": jnp.expm1(fixed) - fixed}
-            return loss.replace(log_ratio=log_ratio, proximal_logp=proximal, metrics={**loss.metrics, **metrics})
-
-        return _loss(apply, needs, statistics, arguments)
-
-    return _piece(function, "ratio", 3, lift)
+advantage = functools.partial(_piece, seam="advantage", records=1, apply=_credit)
 
 
-def surrogate(
-    function: Function | None = None, *, needs: Needs = _NOTHING, statistics: Statistics = (), term: str = "policy"
-) -> Any:
+def _keep(function: Function, _: Arguments, rollout: types.Rollout, scores: types.Scores) -> types.Rollout:
+    out = function(rollout, scores)
+    if isinstance(out, types.Rollout):
+        return out
+    rollout, stays = out if isinstance(out, tuple) else (rollout, out)
+    return rollout.replace(mask=jnp.where(stays, rollout.mask, 0.0))
+
+
+prepare = functools.partial(_piece, seam="prepare", records=2, apply=_keep)
+
+
+def _compare(
+    function: Function, _: Arguments, loss: types.Loss, rollout: types.Rollout, scores: types.Scores
+) -> types.Loss:
+    log_ratio, proximal = _pair(function(loss, rollout, scores), loss.proximal_logp)
+    log_ratio = log_ratio * jnp.ones_like(rollout.mask)  # a row's ratio applies to each of its tokens
+    log_ratio = jnp.where(rollout.mask > 0, log_ratio, 0.0)
+    fixed = jax.lax.stop_gradient(log_ratio)
+    metrics = {"ratio": jnp.exp(fixed), "proximal_kl": jnp.expm1(fixed) - fixed}
+    return loss.replace(log_ratio=log_ratio, proximal_logp=proximal, metrics={**loss.metrics, **metrics})
+
+
+ratio = functools.partial(_piece, seam="ratio", records=3, apply=_compare)
+
+
+def _added(loss: types.Loss, term: str, value: types.Array, metrics: types.Metrics) -> types.Loss:
+    value = loss.terms[term] + value if term in loss.terms else value
+    metrics = {**loss.metrics, **jax.lax.stop_gradient(metrics)}
+    return loss.replace(terms={**loss.terms, term: value}, metrics=metrics)
+
+
+def surrogate(function: Function | None = None, *, term: str = "policy", **options: Any) -> Any:
     """Define a surrogate piece, which adds to ``term``; see the module."""
 
-    def lift(function: Function, arguments: Arguments) -> types.LossTransform:
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            value, metrics = _pair(function(loss, rollout, scores), {})
-            value = loss.terms[term] + value if term in loss.terms else value
-            metrics = {**loss.metrics, **jax.lax.stop_gradient(metrics)}
-            return loss.replace(terms={**loss.terms, term: value}, metrics=metrics)
+    def apply(function: Function, _: Arguments, loss: types.Loss, *records: Any) -> types.Loss:
+        return _added(loss, term, *_pair(function(loss, *records), {}))
 
-        return _loss(apply, needs, statistics, arguments)
-
-    return _piece(function, "surrogate", 3, lift)
+    return _piece(function, seam="surrogate", records=3, apply=apply, **options)
 
 
-def weight(function: Function | None = None, *, needs: Needs = _NOTHING, statistics: Statistics = ()) -> Any:
-    """Define a weight piece, which multiplies all terms so far; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.LossTransform:
-        return _loss(functools.partial(weighed, function), needs, statistics, arguments)
-
-    return _piece(function, "weight", 3, lift)
-
-
-def weighed(function: Function, loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-    """Multiply all terms by ``function(loss, rollout, scores)``.
-
-    Args:
-      function: returns the weight, ``[B, T]`` or ``[B, 1]``.
-      loss: the terms so far.
-      rollout: the rows.
-      scores: what the model gives for them.
-
-    Returns:
-      The loss with its terms multiplied, and the metric ``weight``.
-    """
+def _weigh(
+    function: Function, _: Arguments, loss: types.Loss, rollout: types.Rollout, scores: types.Scores
+) -> types.Loss:
     value = jax.lax.stop_gradient(function(loss, rollout, scores)) * jnp.ones_like(rollout.mask)
     terms = {name: term * value for name, term in loss.terms.items()}
     return loss.replace(terms=terms, metrics={**loss.metrics, "weight": value})
+
+
+weight = functools.partial(_piece, seam="weight", records=3, apply=_weigh)
 
 
 def penalty(
@@ -324,24 +291,21 @@ def penalty(
         return functools.partial(penalty, name=name, needs=needs, statistics=statistics)
     name = name or function.__name__
 
-    def lift(function: Function, a: Arguments) -> types.LossTransform:
-        term = name if (reduction := a.get("reduce")) is None else f"{name}/{reduction.spec}"
+    def term(a: Arguments) -> str:
+        return name if a.get("reduce") is None else f"{name}/{a['reduce'].spec}"
 
-        def apply(loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> types.Loss:
-            out = function(loss, rollout, scores)
-            charged, metric = _pair(out, out)
-            if a.get("only") is not None:
-                charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
-            charged = a.get("coefficient", 1.0) * charged
-            value = loss.terms[term] + charged if term in loss.terms else charged
-            metrics = {**loss.metrics, name: jax.lax.stop_gradient(metric)}
-            return loss.replace(terms={**loss.terms, term: value}, metrics=metrics)
+    def apply(function: Function, a: Arguments, loss: types.Loss, rollout: types.Rollout, scores: types.Scores) -> Any:
+        out = function(loss, rollout, scores)
+        charged, metric = _pair(out, out)
+        if a.get("only") is not None:
+            charged = jnp.where(transforms.PREDICATES[a["only"]](rollout), charged, 0.0)
+        return _added(loss, term(a), a.get("coefficient", 1.0) * charged, {name: metric})
 
-        built = _loss(apply, needs, statistics, a)
-        reducing = () if reduction is None else (_reducing(term, reduction),)
-        return dataclasses.replace(built, statistics=(*built.statistics, *reducing))
+    def brings(a: Arguments) -> tuple[types.PrepareTransform, ...]:
+        reducing = () if a.get("reduce") is None else (_reducing(term(a), a["reduce"]),)
+        return (*(statistics(a) if callable(statistics) else statistics), *reducing)
 
-    return _piece(function, "penalty", 3, lift)
+    return _piece(function, seam="penalty", records=3, apply=apply, needs=needs, statistics=brings)
 
 
 def _reducing(term: str, reduction: types.PrepareTransform) -> types.PrepareTransform:
@@ -354,27 +318,12 @@ def _reducing(term: str, reduction: types.PrepareTransform) -> types.PrepareTran
     return dataclasses.replace(reduction, apply=apply)
 
 
-def reduce(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
-    """Define a reduction; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.PrepareTransform:
-        def apply(rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
-            mask = rollout.mask * ops.valid_rows(rollout)[:, None]
-            return rollout.replace(coefficient={**rollout.coefficient, "common": function(rollout, mask)})
-
-        return stateless(types.PrepareTransform, apply, _all_needs(needs, arguments))
-
-    return _piece(function, "reduce", 2, lift)
+def _spread(function: Function, _: Arguments, rollout: types.Rollout, scores: types.Scores | None) -> types.Rollout:
+    mask = rollout.mask * ops.valid_rows(rollout)[:, None]
+    return rollout.replace(coefficient={**rollout.coefficient, "common": function(rollout, mask)})
 
 
-def after(function: Function | None = None, *, needs: Needs = _NOTHING) -> Any:
-    """Define an after-update piece; see the module."""
-
-    def lift(function: Function, arguments: Arguments) -> types.AfterTransform:
-        return stateless(types.AfterTransform, function, _all_needs(needs, arguments))
-
-    return _piece(function, "after", 3, lift)
-
-
+reduce = functools.partial(_piece, seam="reduce", records=2, apply=_spread)
+after = functools.partial(_piece, seam="after", records=3, apply=lambda function, _, *records: function(*records))
 source = constructor("source")
 schedule = functools.partial(_recorded, seam="")  # a number that moves belongs to no seam

@@ -25,6 +25,14 @@ def needs(*modules: str, field: str) -> types.Needs:
     return types.Needs(scores=frozenset((module, field) for module in modules))
 
 
+def named(piece: str, modules: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of modules that a piece reads; ValueError unless there is one, and each once."""
+    names = (modules,) if isinstance(modules, str) else modules
+    if not names or len({*names}) != len(names):
+        raise ValueError(f"{piece}: module={names} must be at least one name, each once")
+    return names
+
+
 def score(r: types.Rollout, module: str, field: str) -> types.Array:
     """Return a score of a module.
 

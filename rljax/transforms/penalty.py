@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
-from rljax.transforms import define, modules, ops
+from rljax.transforms import define, modules, ops, ratio
 from rljax.transforms.frame import idle
 
 Reduction = types.PrepareTransform | None
@@ -27,20 +27,8 @@ def live_logp(s: types.Scores) -> types.Array:
 def log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor) -> types.Array:
     """Return log pi - log of the other policy, 0 on masked tokens; unfiltered against the reference."""
     if against == "reference":
-        live, anchor = live_logp(s), ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
-    elif against == "behaviour":
-        live, anchor = s.logp, ops.given(r.behaviour_logp, "penalty: the rollout has no behaviour_logp")
-    else:
-        live, anchor = s.logp, ops.proximal_logp(r, s)
-    live = ops.given(live, "penalty: the scores have no logp")
-    return jnp.where(r.mask > 0, live - jax.lax.stop_gradient(anchor), 0.0)
-
-
-def anchor_needs(*anchors: types.Anchor | Correction | None) -> types.Needs:
-    """Return the needs of a KL against these anchors."""
-    return types.Needs(
-        reference="reference" in anchors, proximal="proximal" in anchors, behaviour="behaviour" in anchors
-    )
+        ops.given(r.ref_logp, "penalty: the rollout has no ref_logp")
+    return ratio.difference(r, s, against)
 
 
 UNTIL = {"reference": ("steps", "reference"), "proximal": ("steps",), "behaviour": ("steps", "sampler")}
@@ -51,7 +39,7 @@ def _divergence_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if a["estimator"] == "k1" else UNTIL[a["against"]]
 
 
-@define.penalty(needs=lambda a: anchor_needs(a["against"], a["correction"]))
+@define.penalty(needs=lambda a: ratio.anchor_needs(a["against"], a["correction"]))
 @idle.until(_divergence_idle, coefficient=None)
 def kl(
     loss,
@@ -122,8 +110,7 @@ def exact_kl(
       only: the predicate of the rows or tokens that are charged; None: all.
     """
     name = _exact({"divergence": divergence, "alpha": alpha})
-    value = ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
-    return value
+    return ops.given(s.divergence.get(name), f"penalty.exact_kl: the scores have no divergence {name!r}")
 
 
 def _taught(a: Mapping[str, Any]) -> str:
@@ -168,11 +155,10 @@ def distillation(
       only: the predicate of the rows or tokens that are charged; None: all.
     """
     name = _taught({"teachers": teachers, "divergence": divergence, "beta": beta, "prompt": prompt, "top": top})
-    value = ops.given(s.divergence.get(name), f"penalty.distillation: the scores have no divergence {name!r}")
-    return value
+    return ops.given(s.divergence.get(name), f"penalty.distillation: the scores have no divergence {name!r}")
 
 
-@define.penalty(needs=anchor_needs("reference"))
+@define.penalty(needs=ratio.anchor_needs("reference"))
 @idle.until("steps", "reference", coefficient=None)
 @idle.until(_alpha_idle, alpha=None)
 def f_divergence(
@@ -202,12 +188,10 @@ def f_divergence(
     log_u = jnp.clip(log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
     if divergence == "forward_kl":
-        value = jnp.expm1(log_u) - log_u
-    elif divergence == "js":
-        value = u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
-    else:
-        value = (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
-    return value
+        return jnp.expm1(log_u) - log_u
+    if divergence == "js":
+        return u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
+    return (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
 
 
 @define.penalty(name="live_entropy", needs=types.Needs(entropy=True))

@@ -49,15 +49,16 @@ def difference(rollout: types.Rollout, scores: types.Scores, anchor: types.Ancho
 MOVES = {"proximal": {"steps"}, "behaviour": {"steps", "sampler"}}  # takes the ratio to an anchor from 1
 
 
-def anchor_needs(arguments: define.Arguments) -> types.Needs:
-    """Return the log-probs that a ratio to its argument ``anchor`` reads."""
-    of = arguments["anchor"]
-    return types.Needs(proximal=of == "proximal", reference=of == "reference", behaviour=of == "behaviour")
+def anchor_needs(*anchors: str | None) -> types.Needs:
+    """Return the needs of log-ratios against these policies."""
+    return types.Needs(
+        reference="reference" in anchors, proximal="proximal" in anchors, behaviour="behaviour" in anchors
+    )
 
 
 def anchored_needs(arguments: define.Arguments) -> types.Needs:
-    """Return the same, and when the ratio differs from 1."""
-    return anchor_needs(arguments) | types.Needs(moves=frozenset(MOVES.get(arguments["anchor"], {"always"})))
+    """Return the needs of a ratio to the argument ``anchor``, and when it differs from 1."""
+    return anchor_needs(arguments["anchor"]) | types.Needs(moves=frozenset(MOVES.get(arguments["anchor"], {"always"})))
 
 
 @define.ratio(needs=anchored_needs)
@@ -107,7 +108,7 @@ def on_policy(loss, r, s) -> types.Array:
     return d - jax.lax.stop_gradient(d)
 
 
-@define.ratio(needs=anchor_needs)
+@define.ratio(needs=lambda a: anchor_needs(a["anchor"]))
 def shaped(loss, r, s, gamma: types.Positive = 0.1, anchor: types.Anchor = "one") -> types.Array:
     """Reshape the ratio so that unlikely tokens learn most: rho / (rho + gamma), gradient gamma rho / (rho + gamma)^2.
 
@@ -130,7 +131,7 @@ def _limited(a) -> tuple[types.PrepareTransform, ...]:
     return (define.statistic("soft_limit", statistic, types.Needs(live=True)),)
 
 
-@define.ratio(needs=anchor_needs, statistics=_limited)
+@define.ratio(needs=lambda a: anchor_needs(a["anchor"]), statistics=_limited)
 @idle.until("steps", "sampler", quantile=None)
 def shaped_by_quantile(loss, r, s, quantile: types.Fraction = 0.9, anchor: types.Anchor = "behaviour") -> types.Array:
     """Reshape the ratio by ``shaped``, gamma the ``quantile`` of the minibatch's ratios, at least 1e-4.

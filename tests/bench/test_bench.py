@@ -13,7 +13,7 @@ import pytest
 
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
-from rljax.bench import algebra, critic, device, gap, parts, peers, shapes, sleepers, verifier, worlds
+from rljax.bench import algebra, device, gap, parts, peers, shapes, sleepers, verifier, worlds
 from rljax.config import schema
 from tests.support import tiny
 
@@ -43,9 +43,9 @@ def test_the_algebra_bench_reports_both_chains():
 
 @pytest.mark.full
 def test_the_bench_of_critics_reports_its_forms():
-    record = critic.critic(tiny.config(), 1, jax.devices()[:1], ["on the policy's trunk"])
+    record = algebra.critic(tiny.config(), 1, jax.devices()[:1], ["on the policy's trunk"])
     (form,) = record["forms"]
-    assert form["ratio"] == 1 and form["best_ms"] > 0 and critic.table(record).count("\n") == 1
+    assert form["ratio"] == 1 and form["best_ms"] > 0 and algebra.table_critic(record).count("\n") == 1
 
 
 @pytest.mark.full

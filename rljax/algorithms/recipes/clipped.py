@@ -2,16 +2,7 @@
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import (
-    advantage,
-    penalty,
-    ratio,
-    reduce,
-    reward,
-    source,
-    surrogate,
-    weight,
-)
+from rljax.transforms import advantage, penalty, ratio, reduce, reward, source, surrogate, weight
 from rljax.types import Algorithm, Count, Fraction, NonNegative, Positive
 
 

@@ -113,10 +113,7 @@ def ghpo(format: NonNegative = 0.5, low: NonNegative = 0.2, high: NonNegative = 
 
 @recipe
 def guide_grpo(
-    gamma: Positive | None = None,
-    low: NonNegative = 0.2,
-    high: NonNegative = 0.2,
-    quantile: Fraction | None = None,
+    gamma: Positive | None = None, low: NonNegative = 0.2, high: NonNegative = 0.2, quantile: Fraction | None = None
 ) -> Algorithm:
     """Train rows that were sampled with a hint under the prompt without it, by the soft ratio rho / (rho + gamma).
 

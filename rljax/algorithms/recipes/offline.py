@@ -21,8 +21,7 @@ def kto(
       threshold: reward that desirable rows exceed.
     """
     return compose(
-        loss=[surrogate.kahneman_tversky(beta, desirable, undesirable, threshold)],
-        reduce=reduce.mean_over_rows(),
+        loss=[surrogate.kahneman_tversky(beta, desirable, undesirable, threshold)], reduce=reduce.mean_over_rows()
     )
 
 

@@ -9,9 +9,7 @@ from rljax.types import Algorithm, Count, Fraction, NonNegative
 def reinforce(gamma: Fraction = 1.0) -> Algorithm:
     """Follow the plain policy gradient: minimize -sum_t G_t logp_t, averaged over rows (Williams 1992). No baseline."""
     return compose(
-        advantage=[advantage.returns(gamma)],
-        loss=[surrogate.reinforce()],
-        reduce=reduce.mean_over_rows_of_sums(),
+        advantage=[advantage.returns(gamma)], loss=[surrogate.reinforce()], reduce=reduce.mean_over_rows_of_sums()
     )
 
 

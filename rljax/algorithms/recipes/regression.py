@@ -52,9 +52,7 @@ def dpo(beta: Positive = 0.1, smoothing: Fraction = 0.0) -> Algorithm:
       beta: scale of the log-ratios: coefficient of the KL that the preferences imply.
     """
     return compose(
-        prepare=[prepare.best_and_worst()],
-        loss=[surrogate.preference(beta, smoothing)],
-        reduce=reduce.mean_over_rows(),
+        prepare=[prepare.best_and_worst()], loss=[surrogate.preference(beta, smoothing)], reduce=reduce.mean_over_rows()
     )
 
 

@@ -119,12 +119,7 @@ class Recipe:
 
 
 def build(
-    recipe: Recipe,
-    path: Paths,
-    heldout: float | Paths,
-    chat: Chat,
-    lengths: Lengths,
-    format: str = "",
+    recipe: Recipe, path: Paths, heldout: float | Paths, chat: Chat, lengths: Lengths, format: str = ""
 ) -> Questions:
     """Read files as a task.
 

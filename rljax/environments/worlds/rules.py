@@ -109,12 +109,7 @@ def optional(rules: Rules, name: str) -> Any:
 
 
 def judged(
-    rules: Any,
-    state: Any,
-    text: types.Array,
-    hit: types.Array,
-    readable: types.Array,
-    over: types.Array | None = None,
+    rules: Any, state: Any, text: types.Array, hit: types.Array, readable: types.Array, over: types.Array | None = None
 ) -> Answer:
     """Answer a turn that may be a hit, which is paid 1, or unreadable, which is told ``?``.
 

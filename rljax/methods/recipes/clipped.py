@@ -1,18 +1,7 @@
 """Recipes on the clipped ratio, and on what replaces it: several safe steps for each rollout."""
 
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import (
-    advantage,
-    after,
-    penalty,
-    prepare,
-    ratio,
-    reduce,
-    schedule,
-    source,
-    surrogate,
-    weight,
-)
+from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, schedule, source, surrogate, weight
 from rljax.types import Algorithm, Count, Fraction, Limit, NonNegative, Positive
 
 
@@ -148,10 +137,7 @@ def sapo(positive: Positive = 1.0, negative: Positive = 1.05) -> Algorithm:
 
 
 @recipe
-def vespo(
-    positive: tuple[float, float] = (2.0, 3.0),
-    negative: tuple[float, float] = (3.0, 2.0),
-) -> Algorithm:
+def vespo(positive: tuple[float, float] = (2.0, 3.0), negative: tuple[float, float] = (3.0, 2.0)) -> Algorithm:
     """REINFORCE weighed by sg(W^k exp(lambda (1 - W))), W the product ratio to the sampler.
 
     VESPO (arXiv 2602.10693); (k, lambda) by the sign of A; W is at least 1e-8. Differs from ``cispo`` by one smooth
@@ -270,11 +256,7 @@ def skywork_or1(
     return compose(
         source=source.dynamic(),
         advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[
-            ratio.token(),
-            surrogate.clip(low, high),
-            penalty.entropy(schedule.adaptive_entropy(target, 0.01, step)),
-        ],
+        loss=[ratio.token(), surrogate.clip(low, high), penalty.entropy(schedule.adaptive_entropy(target, 0.01, step))],
         reduce=reduce.mean_over_tokens(),
     )
 

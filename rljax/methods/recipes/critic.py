@@ -67,11 +67,7 @@ def vapo(
 
 @recipe
 def t_ppo(
-    window: Count = 64,
-    gamma: Fraction = 1.0,
-    lam: Fraction = 1.0,
-    low: NonNegative = 0.2,
-    high: NonNegative = 0.2,
+    window: Count = 64, gamma: Fraction = 1.0, lam: Fraction = 1.0, low: NonNegative = 0.2, high: NonNegative = 0.2
 ) -> Algorithm:
     """PPO on rows that were cut before their end: the value after the cut is the last known one.
 

@@ -32,9 +32,7 @@ def orpo(coefficient: NonNegative = 0.1) -> Algorithm:
       coefficient: weight of the odds beside the likelihood.
     """
     return compose(
-        prepare=[prepare.best_and_worst()],
-        loss=[surrogate.odds_ratio(coefficient)],
-        reduce=reduce.mean_over_rows(),
+        prepare=[prepare.best_and_worst()], loss=[surrogate.odds_ratio(coefficient)], reduce=reduce.mean_over_rows()
     )
 
 

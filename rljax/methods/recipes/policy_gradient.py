@@ -66,9 +66,7 @@ def opo() -> Algorithm:
     update for each batch. Differs from ``rloo`` by the baseline and the token mean.
     """
     return compose(
-        advantage=[advantage.length_weighted_baseline()],
-        loss=[surrogate.reinforce()],
-        reduce=reduce.mean_over_tokens(),
+        advantage=[advantage.length_weighted_baseline()], loss=[surrogate.reinforce()], reduce=reduce.mean_over_tokens()
     )
 
 
@@ -80,9 +78,7 @@ def otb() -> Algorithm:
     from ``opo`` by weights that depend on the token.
     """
     return compose(
-        advantage=[advantage.optimal_token_baseline()],
-        loss=[surrogate.reinforce()],
-        reduce=reduce.mean_over_tokens(),
+        advantage=[advantage.optimal_token_baseline()], loss=[surrogate.reinforce()], reduce=reduce.mean_over_tokens()
     )
 
 

@@ -192,11 +192,7 @@ def general_reasoner(weight: NonNegative = 0.05, limit: Positive = 10.0) -> Algo
 
 @recipe
 def rlt(
-    kl: NonNegative = 0.04,
-    low: NonNegative = 0.2,
-    high: NonNegative = 0.2,
-    every: Count = 32,
-    share: Fraction = 0.9,
+    kl: NonNegative = 0.04, low: NonNegative = 0.2, high: NonNegative = 0.2, every: Count = 32, share: Fraction = 0.9
 ) -> Algorithm:
     """Pay a teacher's explanation by how well a student then predicts the solution and follows the thought.
 

@@ -27,11 +27,7 @@ def a_3po(cap: Cap = 5.0, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Al
     """
     return compose(
         advantage=[advantage.center_by_group(), advantage.scale_by_group(), advantage.whiten()],
-        loss=[
-            ratio.interpolated(),
-            surrogate.clip(low, high),
-            weight.masked_importance(high=cap),
-        ],
+        loss=[ratio.interpolated(), surrogate.clip(low, high), weight.masked_importance(high=cap)],
         reduce=reduce.mean_over_tokens(),
     )
 

@@ -46,11 +46,7 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
 
 
 def _successes(
-    capacity: int,
-    age: int | None,
-    wanted: Callable[[types.Rollout, int], Array],
-    most: int = 1,
-    added: int = 1,
+    capacity: int, age: int | None, wanted: Callable[[types.Rollout, int], Array], most: int = 1, added: int = 1
 ) -> types.Source:
     """Return a source that stores correct episodes and puts ``added`` of a prompt's into groups that are ``wanted``."""
 

@@ -29,12 +29,7 @@ def _difference_needs(a) -> types.Needs:
 @define.surrogate(needs=_difference_needs)
 @idle.until("steps", proximal=idle.ABOVE_0)
 def reward_difference(
-    loss,
-    r,
-    s,
-    beta: types.Positive = 0.1,
-    limit: types.Positive | None = None,
-    proximal: types.Positive | None = None,
+    loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None, proximal: types.Positive | None = None
 ) -> types.Array:
     """Regress the difference of log-ratios onto the difference of rewards: (r_w - r_l - beta (Delta_w - Delta_l))^2.
 

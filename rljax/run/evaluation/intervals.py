@@ -75,10 +75,7 @@ class Estimate:
 
 
 def mean(
-    values: Sequence[Values],
-    over: str = "seed",
-    prompts: Prompts | None = None,
-    bounds: tuple[float, float] = ANY,
+    values: Sequence[Values], over: str = "seed", prompts: Prompts | None = None, bounds: tuple[float, float] = ANY
 ) -> Estimate:
     """Return the mean over runs with its interval; equal values have none.
 

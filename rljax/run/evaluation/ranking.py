@@ -196,11 +196,7 @@ def report(reward: npt.ArrayLike, learned: npt.ArrayLike) -> dict[str, Any]:
     for number in np.unique(place):
         inside = place == number
         error += inside.mean() * abs(right[better][inside].mean() - sure[inside].mean())
-    return {
-        "pairs": int(counts.sum()),
-        "accuracy": passk.means(share)[0],
-        "calibration_error": float(error),
-    }
+    return {"pairs": int(counts.sum()), "accuracy": passk.means(share)[0], "calibration_error": float(error)}
 
 
 def steps_report(label: npt.ArrayLike, logit: npt.ArrayLike) -> dict[str, Any]:

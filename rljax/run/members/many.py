@@ -195,11 +195,7 @@ def _tokenizer(cohort: cohorts.Cohort) -> tokenizers.Tokenizer | None:
 
 
 def _train_part(
-    compiled: together.Programs,
-    numbers: Sequence[int],
-    size: int,
-    call: _Call,
-    stopping: Callable[[int], bool],
+    compiled: together.Programs, numbers: Sequence[int], size: int, call: _Call, stopping: Callable[[int], bool]
 ) -> None:
     """Run the members of a cohort with these numbers, padded to ``size`` by copies of the last one."""
     part = [compiled.cohort.runs[number] for number in numbers]

@@ -43,13 +43,7 @@ class Programs:
       width: members that a device computes at a time; 0: one on a CPU, all of them elsewhere.
     """
 
-    def __init__(
-        self,
-        cohort: cohorts.Cohort,
-        program: programs.Program,
-        devices: Sequence[Any],
-        width: int,
-    ):
+    def __init__(self, cohort: cohorts.Cohort, program: programs.Program, devices: Sequence[Any], width: int):
         self.cohort, self.program, self._width = cohort, program, width
         self.members = [program.member(run.resolved, bool(cohort.traced)) for run in cohort.runs]
         self.devices = list(devices[: len(cohort.runs)])

@@ -46,11 +46,7 @@ class Conversations:
     """The conversations of a batch in progress. One thread plays them."""
 
     def __init__(
-        self,
-        compiled: steps.Step,
-        tokenizer: tokenizers.Tokenizer,
-        pool_of: Worlds,
-        journal: journals.Journal,
+        self, compiled: steps.Step, tokenizer: tokenizers.Tokenizer, pool_of: Worlds, journal: journals.Journal
     ):
         """Store the functions, workers and journal that play the episodes.
 

@@ -18,11 +18,7 @@ def domains(task: environments.Task) -> tuple[str, ...]:
 
 
 def metrics(
-    rollout: types.Rollout,
-    judged: bool,
-    turns: bool = False,
-    domains: tuple[str, ...] = (),
-    positions: bool = False,
+    rollout: types.Rollout, judged: bool, turns: bool = False, domains: tuple[str, ...] = (), positions: bool = False
 ) -> dict[str, types.Array]:
     """Return metrics of the rows a step trains on; an agent's rows of an episode count once.
 

@@ -26,14 +26,7 @@ from rljax.transforms.advantage.normalise import (
     scale_mixed_groups,
     whiten,
 )
-from rljax.transforms.advantage.outcome import (
-    charge_kl,
-    distillation,
-    pass_at_k,
-    returns,
-    sign_weighted,
-    zero_variance,
-)
+from rljax.transforms.advantage.outcome import charge_kl, distillation, pass_at_k, returns, sign_weighted, zero_variance
 
 
 def __getattr__(name: str) -> Any:

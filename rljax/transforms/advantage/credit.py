@@ -23,10 +23,7 @@ def estimates(
 
 
 def _value_needs(a) -> types.Needs:
-    names = a["module"]
-    if not names or len({*names}) != len(names):
-        raise ValueError(f"values: module={names} must be at least one name, each once")
-    return modules.needs(*names, field="value")
+    return modules.needs(*modules.named("values", a["module"]), field="value")
 
 
 @define.advantage(needs=_value_needs)

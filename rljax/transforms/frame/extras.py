@@ -4,7 +4,9 @@ Names of a user need no row: a piece's own array, which ``define.statistic`` nam
 and arrays in hand (``rollout_from_arrays``).
 """
 
-from collections.abc import Mapping
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rljax import types
@@ -14,51 +16,17 @@ class Extra(NamedTuple):
     """The row of an array."""
 
     meaning: str
-    shape: tuple[Any, ...] = ("B", "T")  # ... is any further size
+    shape: tuple[Any, ...]  # ... is any further size
 
 
-_ROW = ("B",)
+def _rows() -> Iterator[tuple[str, Extra]]:
+    """Yield the names and rows of extras.txt, whose lines are like ``segment [B T]: its meaning``."""
+    text = pathlib.Path(__file__).with_name("extras.txt").read_text()
+    for name, shape, meaning in re.findall(r"^(\w+) \[(.*?)\]: (.*)$", text, re.MULTILINE):
+        yield name, Extra(meaning, tuple(... if size == "..." else size for size in shape.split()))
 
-EXTRAS = {
-    # of how the rows were made: written by the rollout
-    "repeat": Extra("how often the step had drawn the row's prompt before", _ROW),
-    "slots": Extra("token slots that decoding has used for each row, on average", _ROW),
-    "head": Extra("1 on the tokens of a head, which the source gave and the policy did not sample; their mask is 0"),
-    "written": Extra("the mask as sampled: 1 on what a player wrote, whoever it was"),
-    # of a second pass
-    "pass": Extra("1 in rows of a second pass", _ROW),
-    "first_reward": Extra("the total reward of the row that the first pass had in the same place", _ROW),
-    "first_outcome": Extra("the outcome of this row, CRASHED if it is invalid", _ROW),
-    # of files
-    "late": Extra("groups that the step has left out, since their version was too old", _ROW),
-    # of the update
-    "now": Extra("the number of updates before this one", _ROW),
-    "place": Extra("the number of the row in the batch", _ROW),
-    "previous_logp": Extra("log-probs of the policy one step earlier, unfiltered, nats"),
-    "log_ratio": Extra("logp - behaviour_logp in the last gradient step, of the rows that are logged"),
-    # of rewards
-    "paid": Extra("token rewards without what a KL has charged"),
-    "uncharged": Extra("the total reward without what a KL has charged", _ROW),
-    "step_end": Extra("not 0 where a step ends, whatever it is paid"),
-    # of sources
-    "used": Extra("1 on the tokens of earlier steps, which the policy has been trained on"),
-    "probe_logp": Extra("log-probs of what wrote the tokens of a probe, nats"),
-    "reference_answer": Extra("1 on the tokens of the answer that the source wrote behind a thought"),
-    "cut_reward": Extra("mean reward of the endings behind each token budget", ("B", ...)),
-    "segment": Extra("token budgets that are spent before a token"),
-    "summary": Extra("reward of the last budget's ending in the row, less the mean of such endings", _ROW),
-    # of worlds, on the tokens of a turn
-    "match": Extra("1 on turns that match the recorded one"),
-    "tag": Extra("the kind of the turn, from 1; 0 for none"),
-    # only with arrays in hand
-    "node": Extra("the node of the group's tree in which a token is"),
-    "token_score": Extra("scores of tokens by a model that is not trained"),
-    # of prepare pieces, for losses
-    "solve_rate": Extra("share of the group's valid rows that are correct", _ROW),
-    "preference": Extra("1 on the better row of a pair, -1 on the worse, 0 on the others", _ROW),
-    "margin": Extra("difference of the rewards of the row's pair", _ROW),
-    "covariant": Extra("1 on the tokens that are dropped for their covariance"),
-}
+
+EXTRAS = dict(_rows())
 
 
 def put(rollout: types.Rollout, arrays: Mapping[str, types.Array]) -> types.Rollout:

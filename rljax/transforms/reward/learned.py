@@ -11,13 +11,6 @@ from rljax.transforms import define, modules, ops, trajectories
 Combine = Literal["mean", "worst", "uncertainty"]
 
 
-def _names(piece: str, module: str | tuple[str, ...]) -> tuple[str, ...]:
-    names = (module,) if isinstance(module, str) else module
-    if not names or len({*names}) != len(names):
-        raise ValueError(f"{piece}: module={names} must be at least one name, each once")
-    return names
-
-
 def _combined(scores, combine: Combine, coefficient):
     """Return the combined score of each row, [B], from the scores of M models, [M, B]."""
     if combine == "worst":
@@ -27,7 +20,7 @@ def _combined(scores, combine: Combine, coefficient):
 
 
 def _implicit_needs(a) -> types.Needs:
-    return modules.needs(*_names("implicit", a["module"]), field="logp") | types.Needs(reference=True)
+    return modules.needs(*modules.named("implicit", a["module"]), field="logp") | types.Needs(reference=True)
 
 
 def _implied(r: types.Rollout, module: str, beta):
@@ -58,7 +51,7 @@ def implicit(
       coefficient: of the variance.
       verified: factor of the verifier's reward.
     """
-    names = _names("implicit", module)
+    names = modules.named("implicit", module)
     scores = jnp.stack([trajectories.summed(r, jnp.sum(_implied(r, name, beta), axis=1)) for name in names])
     finite = jnp.all(jnp.isfinite(scores), axis=0)
     reward = _combined(jnp.where(finite, scores, 0.0), combine, coefficient)
@@ -82,7 +75,7 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05) -> types
 
 
 def _needs(a) -> types.Needs:
-    return modules.needs(*_names("learned", a["module"]), field="reward")
+    return modules.needs(*modules.named("learned", a["module"]), field="reward")
 
 
 @define.reward(needs=_needs)
@@ -138,7 +131,7 @@ def judged(
       samples: verdicts of each judge that are averaged; 0: the probability itself.
       verified: factor of the verifier's reward.
     """
-    needs = modules.needs(*_names("judged", module), field="reward")
+    needs = modules.needs(*modules.named("judged", module), field="reward")
 
     def apply(r: types.Rollout, state, key):
         scores = jnp.stack([modules.score(r, name, "reward") for name in module])

@@ -34,10 +34,7 @@ def _read(r: types.Rollout, module: str):
 
 @define.reward(needs=_needs)
 def process(
-    r,
-    module: str = "prm",
-    combine: Literal["product", "minimum", "last"] = "product",
-    verified: types.Number = 0.0,
+    r, module: str = "prm", combine: Literal["product", "minimum", "last"] = "product", verified: types.Number = 0.0
 ) -> types.Rollout:
     """Pay the steps' probabilities to be right, made one number, in place of the verifier's reward: verified r + R.
 

@@ -55,12 +55,7 @@ def _ranking(learned, r: types.Rollout, margin, ties, center):
 
 @define.surrogate(needs=_NEEDS | _PAIRS, term="reward")
 def bradley_terry(
-    loss,
-    r,
-    s,
-    margin: types.NonNegative = 0.0,
-    ties: types.Positive | None = None,
-    center: types.NonNegative = 0.0,
+    loss, r, s, margin: types.NonNegative = 0.0, ties: types.Positive | None = None, center: types.NonNegative = 0.0
 ) -> tuple[types.Array, types.Metrics]:
     """Rank every pair of a group by its rewards: -log sigmoid(R_i - R_j - margin (r_i - r_j)) where r_i > r_j.
 

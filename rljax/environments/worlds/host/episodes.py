@@ -48,10 +48,7 @@ class Episodes:
     """
 
     def __init__(
-        self,
-        make: instances.Make,
-        limits: VerifierConfig = _LIMITS,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, make: instances.Make, limits: VerifierConfig = _LIMITS, interrupted: Callable[[], bool] = lambda: False
     ):
         """Take the class; ``with`` starts the workers.
 
