@@ -9,6 +9,7 @@ Commands:
 import atexit
 import importlib
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -16,42 +17,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-# Name: (module, one line of help). A module defines ``main(argv)``, where argv[0] is the program's name, and optionally
-# ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which adds to ``--help``;
-# without ``define_flags``, ``main`` reads the words itself, all but ``--help``.
+# Name: (module, one line of help), from commands.txt. A module defines ``main(argv)``, where argv[0] is the program's
+# name, and optionally ``define_flags()``, ``parse_flags(argv)`` in place of absl's parser, and ``after_help()``, which
+# adds to ``--help``; without ``define_flags``, ``main`` reads the words itself, all but ``--help``.
 # A mistake of the user is an error that they raise; ``run`` reports those of all commands alike.
-COMMANDS = {
-    "train": ("rljax.run.train", "Train a config; the default command."),
-    "evaluate": ("rljax.run.evaluation.evaluate", "pass@k and greedy accuracy of a checkpoint."),
-    "sample": ("rljax.run.evaluation.sample", "Complete a prompt with a checkpoint."),
-    "play": (
-        "rljax.run.games.play",
-        "Play a game or another world of several turns against a checkpoint, or watch it.",
-    ),
-    "match": (
-        "rljax.run.games.tournament",
-        "Let checkpoints play a game of two seats against each other: Elo ratings.",
-    ),
-    "compare": (
-        "rljax.run.reports.comparison.compare",
-        "Compare runs: intervals over seeds, curves, differing settings.",
-    ),
-    "report": ("rljax.run.reports.report", "Write a page about a run, or serve it while the run goes (--live)."),
-    "metrics": ("rljax.run.reports.show_metrics", "Show the metrics of a run by phase."),
-    "rollouts": ("rljax.run.reports.show_rollouts", "Show the rollouts that a run has logged, with colored tokens."),
-    "sweep": ("rljax.run.members.commands", "Print the commands of many runs, from a file of fields and values."),
-    "config": ("rljax.config.page", "List the fields of a config, with defaults, allowed values and meaning."),
-    "algorithms": ("rljax.algorithms.__main__", "List the recipes, print one in full, or compare two."),
-    "check": (
-        "rljax.algorithms.battery.command",
-        "Check a recipe or a piece on arrays: gradients, masks, splits, extremes.",
-    ),
-    "sharding": ("rljax.run.sharding", "Print the sharding of a config's train state over a mesh."),
-    "convert": ("rljax.run.convert", "Convert a run's policy to a public checkpoint, or the reverse."),
-    "data": ("rljax.run.data", "Inspect, show and prepare data."),
-    "aot": ("rljax.aot.command", "Compile a step for TPUs or GPUs that are not attached: memory, traffic, time."),
-    "bench": ("rljax.bench.__main__", "Time a step, its parts, alternative settings and other libraries."),
-}
+_TEXT = pathlib.Path(__file__).with_name("commands.txt").read_text()
+COMMANDS = {name: (module, line) for name, module, line in (row.split(maxsplit=2) for row in _TEXT.splitlines())}
 _format_warning = warnings.formatwarning
 _HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 

@@ -162,12 +162,12 @@ class Rounds:
     rounds: int
 
     def __post_init__(self) -> None:
-        self._own = self.work.config.cpu_devices
-        self._workers: dict[int, workers.Worker] = {self._own: self.local}
+        self._devices = self.work.config.cpu_devices
+        self._workers: dict[int, workers.Worker] = {self._devices: self.local}
         self._compiled: dict[str, workers.Compiled] = {}
 
     def _worker(self, edits: workers.Edits) -> workers.Worker:
-        devices = edits.get("cpu_devices", self._own)
+        devices = edits.get("cpu_devices", self._devices)
         if devices not in self._workers:
             self._workers[devices] = workers.Remote(self.work, devices)
         return self._workers[devices]

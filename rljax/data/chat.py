@@ -11,6 +11,9 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None  # JSON schemas
+
 DATE = "2024-07-26"  # the date that the templates of Llama 3.1 print unless they are given another one
 _LARGEST = 10**6  # of a product or a power in a template, a number or a length, and of the passes of its loops
 
@@ -46,11 +49,11 @@ class NoTemplate(ValueError):
 
 def render(
     template: str,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Messages,
     add_generation_prompt: bool,
     names: Mapping[str, Any],
     date: str = DATE,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Tools = None,
 ) -> str:
     """Write messages as text by a chat template.
 

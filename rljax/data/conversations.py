@@ -15,8 +15,6 @@ from rljax.language import messages as shown
 _MARK = "Xq7"  # content of an assistant's message, found again in the template's text
 _ASKED = ({"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK})
 
-Messages = Sequence[Mapping[str, Any]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
@@ -35,7 +33,7 @@ class Writer:
     template: bool
     tools: tuple[Mapping[str, Any], ...] = ()
 
-    def prompt(self, messages: Messages) -> list[int]:
+    def prompt(self, messages: chat.Messages) -> list[int]:
         """Return the ids of the messages before the first turn, and of what opens the turn."""
         if not self.template:
             return self.tokenizer.prompt(_plain(messages))
@@ -48,7 +46,7 @@ class Writer:
         before, start, end = self._frame
         return tokenizers.continuation(self.tokenizer, before, start + text + end)
 
-    def between(self, messages: Messages, stopped: bool = True) -> list[int]:
+    def between(self, messages: chat.Messages, stopped: bool = True) -> list[int]:
         """Return the ids that stand between a turn and the next one.
 
         Args:
@@ -72,7 +70,7 @@ class Writer:
         ending = [] if stopped else tokenizers.continuation(self.tokenizer, "\n", text[begin:end])
         return [*ending, *whole[len(before) :]]
 
-    def check(self, opening: Messages, roles: Sequence[str]) -> None:
+    def check(self, opening: chat.Messages, roles: Sequence[str]) -> None:
         """Check that a row of turns and replies is what the template writes for the whole conversation.
 
         Args:
@@ -107,7 +105,7 @@ class Writer:
         start = text[len(before) : begin - len(_MARK)] if text.startswith(before) else ""
         return before, start, text[begin:end]
 
-    def _text(self, messages: Messages) -> str:
+    def _text(self, messages: chat.Messages) -> str:
         return self.tokenizer.chat(messages, True, self.tools or None)
 
     def _end(self, text: str) -> tuple[int, int]:
@@ -152,5 +150,5 @@ def writer(
     return Writer(tokenizer, False, tuple(tools))
 
 
-def _plain(messages: Messages) -> str:
+def _plain(messages: chat.Messages) -> str:
     return "\n".join(message["content"] for message in messages)

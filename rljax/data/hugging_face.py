@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -213,12 +213,7 @@ class HuggingFace:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> str:
+    def chat(self, messages: chat.Messages, add_generation_prompt: bool = True, tools: chat.Tools = None) -> str:
         """Return messages as text by the chat template, which adds bos itself if the model needs it."""
         names = {"additional_special_tokens": self._additional} if self._additional else {}
         date = self._files.get(bundle.DATE, chat.DATE.encode()).decode()

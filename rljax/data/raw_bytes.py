@@ -1,8 +1,7 @@
 """UTF-8 bytes as tokens: no training, and every text can be encoded."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -48,12 +47,7 @@ class Bytes:
         """Return the ASCII code of each id, 0 for bytes of multi-byte characters: int32 [V]."""
         return characters.of(self.pieces())
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> str:
+    def chat(self, messages: chat.Messages, add_generation_prompt: bool = True, tools: chat.Tools = None) -> str:
         """Raise ValueError: bytes have no template."""
         raise chat.NoTemplate(
             "tokenizer: bytes have no chat template; set chat=False, or use a folder with tokenizer.json"

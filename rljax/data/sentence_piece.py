@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import sentencepiece
@@ -105,12 +105,7 @@ class SentencePiece:
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         return characters.of(self.pieces())
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> str:
+    def chat(self, messages: chat.Messages, add_generation_prompt: bool = True, tools: chat.Tools = None) -> str:
         """Raise ValueError: a SentencePiece model has no template."""
         raise chat.NoTemplate("tokenizer: a SentencePiece model has no chat template; use a folder with tokenizer.json")
 

@@ -12,12 +12,12 @@ Each is a value: frozen, picklable, and compared and hashed by ``serialized``, w
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from etils import epath
 
-from rljax.data import bundle, documents, hugging_face, raw_bytes, sentence_piece, storage
+from rljax.data import bundle, chat, documents, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
 PICTURE = "\ufffc"  # each token of a picture in a prompt; U+FFFC, "object replacement character"
@@ -86,12 +86,7 @@ class Tokenizer(Protocol):
         """Return the code point of each one-character piece, 0 for others: int32 [V]."""
         ...
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> str:
+    def chat(self, messages: chat.Messages, add_generation_prompt: bool = True, tools: chat.Tools = None) -> str:
         """Return messages, mappings with "role" and "content", as text by the chat template of the files.
 
         ``tools`` are JSON schemas of functions that the template shows, if it can.

@@ -131,8 +131,8 @@ class Phase:
 
     def bins(self, module: str) -> frozenset[tuple[float, float, int]]:
         """Return the bins of the values that the algorithm trains a module for; empty: plain numbers."""
-        own = [interpreter.objective_needs(o) for o in self.algorithm.objectives if o.module == module]
-        return frozenset().union(*(needs.value_logits for needs in own))
+        objectives = [interpreter.objective_needs(o) for o in self.algorithm.objectives if o.module == module]
+        return frozenset().union(*(needs.value_logits for needs in objectives))
 
 
 @dataclasses.dataclass(frozen=True)

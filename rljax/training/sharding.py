@@ -32,14 +32,8 @@ from rljax.types import Array, Tree
 # Axes that split one dimension together must be adjacent here, in this order: otherwise XLA replaces the gather by an
 # all-reduce over zero-padded arrays.
 AXES = ("data", "fsdp_tensor", "fsdp", "expert", "sequence", "tensor")
-_NEAREST = (
-    "tensor",
-    "fsdp_tensor",
-    "sequence",
-    "expert",
-    "fsdp",
-    "data",
-)  # by priority: devices of the first axes should be neighbors
+# by priority: devices of the first axes should be neighbors
+_NEAREST = ("tensor", "fsdp_tensor", "sequence", "expert", "fsdp", "data")
 
 # Logical axis -> mesh axes, the outermost first; an axis that splits an earlier dimension of the array is left out.
 # First parameters, then activations, whose width is not split: the fsdp axis already splits their rows.

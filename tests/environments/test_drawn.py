@@ -2,7 +2,9 @@
 
 import collections
 import functools
+import inspect
 import itertools
+import pathlib
 import re
 
 import jax
@@ -23,7 +25,7 @@ CORRECT = types.Outcome.CORRECT
 # --- plain Python: the answer from the text of the twin, and what the pixels of a picture show -----------
 
 
-def counting(shown, question):
+def counting(shown, question, task):
     return str(shown.split(",").count(question[:-1]))
 
 
@@ -61,7 +63,7 @@ def see_counting(picture, task):
     return ",".join(shapes)
 
 
-def charts(shown, question):
+def charts(shown, question, task):
     heights = {name: int(height) for name, height in map(str.split, shown.split(","))}
     first, _, second = question[:-1].partition("-")
     return str(max(heights.values()) if first == "max" else heights[first] - heights.get(second, 0))
@@ -80,7 +82,7 @@ def see_charts(picture, task):
     return ",".join(bars)
 
 
-def labyrinth(shown, question):
+def labyrinth(shown, question, task):
     ends, *edges = shown.split(",")
     (start, goal), open_to = ends.split(">"), collections.defaultdict(list)
     for edge in edges:
@@ -118,11 +120,48 @@ def read_labyrinth(shown):
     return ends, {frozenset({edge[:2], edge[2:]}) for edge in edges}
 
 
+def box_of(shown, question):
+    (box,) = [words[2:] for words in map(str.split, shown.split(",")) if " ".join(words[:2]) + "?" == question]
+    return [int(number) for number in box]
+
+
+def screen(shown, question, task):
+    left, top, right, bottom = box_of(shown, question)
+    return (
+        f"{left},{top},{right},{bottom}" if task.rules.ask == "box" else f"{(left + right) // 2},{(top + bottom) // 2}"
+    )
+
+
+@functools.cache
+def glyphs():
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    pictures = np.asarray(drawing.text(7, jnp.asarray([[ord(c)] for c in letters]), 2, 1))[:, 1:6, 2:5]
+    return {picture.tobytes(): c for c, picture in zip(letters, pictures, strict=True)}
+
+
+def see_screen(picture, task):
+    buttons, side = [], len(picture) // task.rules.grid
+    for number, cell in enumerate(parts(picture, task.rules.grid)):
+        y, x = np.nonzero((cell != np.asarray(drawing.GREY)).any(2))
+        if y.size:
+            inside = cell[y.min() : y.max() + 1, x.min() : x.max() + 1]
+            ink = ~inside.any(2)
+            rows, columns = np.nonzero(ink)
+            ink = ink[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+            letter = glyphs()[ink.tobytes()]
+            down, across = (side * place for place in divmod(number, task.rules.grid))
+            box = x.min() + across, y.min() + down, x.max() + across, y.max() + down
+            buttons.append(" ".join([colour_of(inside[0, 0]), letter, *map(str, box)]))
+    return ",".join(buttons)
+
+
 CASES = {
     "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
     "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
     "charts of a difference": ("charts", {"ask": "difference"}),
     "charts of the greatest": ("charts", {"ask": "max", "bars": 2, "pixels": 48}),
+    "screen with clicks": ("screen", {"buttons": 6, "letters": 26}),
+    "screen with boxes": ("screen", {"buttons": 3, "ask": "box", "grid": 2, "pixels": 40, "colours": 6}),
     "labyrinth of six steps": ("labyrinth", {"length": 6}),
     "labyrinth of a first step": ("labyrinth", {"length": 3, "ask": "first", "cells": 5, "pixels": 40}),
 }
@@ -163,7 +202,7 @@ def test_twin_picture_and_demonstration_agree(case, split):
     answers = decode(task, token)
     for i, (text, written) in enumerate(zip(decode(twin, texts.token), answers, strict=True)):
         shown, question = text.split(":")
-        assert oracle(shown, question) == written, text
+        assert oracle(shown, question, task) == written, text
         assert see(np.asarray(prompts.image[i, 0]), task) == read(shown), text
         prompt = decode(task, prompts.token[i : i + 1])[0]
         assert prompt == characters.PICTURE * size.tokens + question
@@ -228,7 +267,7 @@ def test_a_space_beyond_the_largest_is_sampled():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["counting", "charts of a difference", "labyrinth of six steps", "screen with clicks"])
 def test_traced_equals_not_traced(case):
     (name, settings), index = CASES[case], jnp.arange(3, dtype=jnp.int32)
     task = make(name, **settings)
@@ -258,6 +297,62 @@ def test_primitives_against_pixels_by_hand():
     assert len({glyph.tobytes() for glyph in glyphs}) == 36
 
 
+# --- clicks and boxes ------------------------------------------------------------------------------------
+
+
+def judged(written, box, ask, threshold):
+    """Return whether an answer has the form, is correct, inside and exact, and its IoU, by sets of pixels."""
+    if not re.fullmatch(",".join([r"\d{1,3}"] * (4 if ask == "box" else 2)), written):
+        return False, False, False, False, 0.0
+    numbers = [int(number) for number in written.split(",")]
+
+    def pixels(left, top, right, bottom):
+        return {*itertools.product(range(left, right + 1), range(top, bottom + 1))}
+
+    answer, button = pixels(*numbers[:2], *numbers[-2:]), pixels(*box)
+    middle = tuple((a + b) // 2 for a, b in zip(numbers[:2], numbers[-2:], strict=True))
+    if ask == "click":
+        centre = ((box[0] + box[2]) // 2, (box[1] + box[3]) // 2)
+        return True, middle in button, middle in button, middle == centre, 0.0
+    iou = len(answer & button) / len(answer | button)
+    return True, iou >= threshold, middle in button, numbers == box, iou
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("ask", "partial"), [("click", False), ("box", False), ("box", True)])
+def test_clicks_and_boxes_against_sets_of_pixels(ask, partial):
+    settings = {"ask": ask, "partial": partial, "threshold": 0.4, "completion_length": 20}
+    task, twin, rng = make("screen", **settings), make("screen", **settings, twin=True), np.random.default_rng(0)
+    index, texts, expected = np.arange(600, dtype=np.int32), [], []
+    for text in decode(twin, jax.jit(lambda i: twin.prompts(i, "train").token)(index)):
+        box = box_of(*text.split(":"))
+        near = np.maximum(
+            np.asarray(box if ask == "box" else [*box][:2]) + rng.integers(-3, 5, 4 if ask == "box" else 2), 0
+        )
+        written = ",".join(map(str, near))
+        forms = [
+            written,
+            screen(*text.split(":"), task),
+            f"{written},1",
+            written[:-1] + ",",
+            f"0{written}",
+            f"1000{written}",
+        ]
+        texts.append(forms[min(rng.integers(30), 5)] if rng.random() < 0.5 else written)
+        expected.append(judged(texts[-1], box, ask, 0.4))
+    verdict = jax.jit(lambda *rows: task.verify(rows[0], "train", *rows[1:]))(
+        index, *on_device.completions(task, texts)
+    )
+    assert set(verdict.parts) == set(task.parts) == {"format", "inside", "exact", "iou"}
+    form, correct, inside, exact, iou = np.asarray(expected).T
+    assert all(0 < x.mean() < 1 for x in (form, correct, inside, exact))
+    for name, column in zip(("format", "inside", "exact", "iou"), (form, inside, exact, iou), strict=True):
+        np.testing.assert_allclose(verdict.parts[name], column, rtol=1e-6, err_msg=name)
+    outcome = np.where(form > 0, np.where(correct > 0, CORRECT, types.Outcome.WRONG), types.Outcome.UNPARSEABLE)
+    np.testing.assert_array_equal(verdict.outcome, outcome)
+    np.testing.assert_allclose(verdict.reward, iou if partial else correct, rtol=1e-6)
+
+
 # --- priors --------------------------------------------------------------------------------------------
 
 
@@ -268,6 +363,30 @@ def test_prior_and_the_best_blind_policy():
     answers = collections.Counter(" ".join(sorted(prompt[:-1].split(" "))) for prompt in prompts)
     assert share == pytest.approx({answer: count / len(prompts) for answer, count in answers.items()})
     assert drawn.blind(task, "heldout") == pytest.approx(max(share.values()))
+
+
+@pytest.mark.full
+def test_the_best_blind_policy_by_the_question():
+    task = environments.lookup("charts")(bars=2, highest=3, ask="bar", twin=True)
+    counts = collections.defaultdict(collections.Counter)
+    for index in range(task.size("heldout")):
+        shown, question = task.text(index, "heldout").split(":")
+        counts[question][charts(shown, question, task)] += 1
+    best = sum(max(answers.values()) for answers in counts.values()) / task.size("heldout")
+    assert drawn.blind(task, "heldout") == pytest.approx(best)
+    assert max(drawn.prior(task, "heldout").values()) <= best
+
+
+@pytest.mark.full
+def test_the_page_has_the_best_blind_accuracy():
+    page = (pathlib.Path(environments.__file__).parent / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(.+):(.+\?)` \| `(.+)` \| (.+) \| .+ \| ([0-9.]+) % \|$", page, re.M)
+    assert {row[0] for row in rows} == {name for name, _ in CASES.values()}
+    for name, shown, question, answer, settings, blind in rows:
+        task = environments.lookup(name)()
+        assert globals()[name](shown, question, getattr(task, "tasks", (task,))[0]) == answer
+        assert set(re.findall(r"`(\w+)`", settings)) <= set(inspect.signature(environments.lookup(name)).parameters)
+        assert abs(drawn.blind(task, "heldout", 2**14) - float(blind) / 100) < 0.017  # 4 standard errors, and rounding
 
 
 # --- domains, noise, bad settings -------------------------------------------------------------------------
@@ -282,7 +401,7 @@ def test_several_values_take_turns_as_domains():
     twin = make("counting", distractors=(0, 5), twin=True)
     for i, text in enumerate(decode(twin, run(twin, index, "train")[0].token)):
         shown, question = text.split(":")
-        right = counting(shown, question)
+        right = counting(shown, question, task)
         assert see_counting(np.asarray(prompts.image[i, 0]), task.tasks[0]) == shown
         assert len(shown.split(",")) * bool(shown) == int(right) + 5 * (i % 2)
         assert (decode(task, token[i : i + 1])[0] == right) == (verdict.outcome[i] == CORRECT)
@@ -303,6 +422,9 @@ def test_several_values_take_turns_as_domains():
         ("charts", {"highest": 16}, "pixels: 32 is too few for these bars, which need 33"),
         ("labyrinth", {"length": (1, 7)}, "length: 7 steps are not in every maze; 6 are"),
         ("labyrinth", {"pixels": 16}, "pixels: 16 is too few for cells=4, which need 17"),
+        ("screen", {"buttons": (2, 10)}, "buttons: 10 exceed the 9 cells of grid=3"),
+        ("screen", {"grid": 5}, "pixels: 32 is too few for grid=5; need 40"),
+        ("screen", {"partial": True}, "partial: True needs boxes; set ask='box'"),
         ("counting", {"tokens": 0}, r"tokens=0: must be a whole number in \[1, 4096\]"),
     ],
 )

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rljax import algorithms
+from rljax import __main__, algorithms
 from tests.algorithms import test_algorithms
 from tests.support import compiler
 
@@ -33,6 +33,8 @@ def imported(path):
         rooms = ("rljax/algorithms/recipes", "rljax/methods")
         files = [file for room in rooms for file in (ROOT / room).rglob("*.py")]
         names |= {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files}
+    if path == ROOT / "rljax" / "__main__.py":
+        names |= {module for module, _ in __main__.COMMANDS.values()}
     files = set()
     for name in names:
         parts = name.split(".")

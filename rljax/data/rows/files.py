@@ -15,11 +15,7 @@ _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet":
 _RECORDS = re.compile(r"\.array_?record(-\d+-of-\d+)?$")
 _SHARD = re.compile(r"([-_.]?\d+(-of-\d+)?)?(\.\w+)?(\.gz)?(-\d+-of-\d+)?$")  # what the files of one set differ in
 _SETTINGS = (
-    "manifest.json",
-    "dataset_info.json",
-    "dataset_infos.json",
-    "state.json",
-    "features.json",
+    *("manifest.json", "dataset_info.json", "dataset_infos.json", "state.json", "features.json"),
     "dataset_dict.json",
 )
 

@@ -9,11 +9,12 @@ import abc
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.environments import Split, characters, traits
 from rljax.environments.problems import constructors, mixed, rules, task
@@ -125,7 +126,7 @@ def _build(drawn: Drawn, common: rules.Common) -> task.Problems | mixed.Mixed:
 
 
 def prior(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16) -> dict[str, float]:
-    """Return the distribution of answers of a split, the share of each.
+    """Return the distribution of answers of a split.
 
     Args:
       problems: a task; each domain counts equally.
@@ -137,38 +138,55 @@ def prior(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16
       The share of each answer, the largest first.
     """
     share = collections.defaultdict[str, float](float)
-    for (_, answer), part in _pairs(problems, split, most).items():
-        share[answer] += part
+    for one, index, weight in _blocks(problems, split, most):
+        for answer in characters.strings(_answers(one, split, index))[: weight.size]:
+            share[answer] += weight[0]
     return dict(sorted(share.items(), key=lambda item: -item[1]))
 
 
-def blind(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16) -> float:
-    """Return the best accuracy of a policy that reads the question but not the picture; arguments as in ``prior``."""
-    best = collections.defaultdict[str, float](float)
-    for (question, _), share in _pairs(problems, split, most).items():
-        best[question] = max(best[question], share)
-    return sum(best.values())
+def blind(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16, candidates: int = 64) -> float:
+    """Return the best accuracy of a policy that reads the question but not the picture.
+
+    Of each question the best of the ``candidates`` most frequent answers counts, as the task judges it; the other
+    arguments are those of ``prior``.
+    """
+    answers = characters.words([*prior(problems, split, most)][:candidates])
+    share = collections.defaultdict[str, Any](float)  # of problems with a question, those that each answer solves
+    for one, index, weight in _blocks(problems, split, most):
+        questions, correct = _judged(one, split, index, answers)
+        rows = np.asarray(correct)[: weight.size] * weight[:, None]
+        for question, row in zip(characters.strings(questions), rows, strict=False):
+            share[question] += row
+    return float(sum(row.max() for row in share.values()))
 
 
-def _pairs(problems: task.Problems | mixed.Mixed, split: Split, most: int) -> dict[tuple[str, str], float]:
-    """Return the share of each pair of a question and an answer."""
+def _blocks(
+    problems: task.Problems | mixed.Mixed, split: Split, most: int
+) -> Iterator[tuple[task.Problems, jax.Array, np.ndarray]]:
+    """Yield tasks, ``_BLOCK`` of their problems, and the weights of the first of these, which are to be counted."""
     tasks = problems.tasks if isinstance(problems, mixed.Mixed) else (problems,)
-    share = collections.defaultdict[tuple[str, str], float](float)
     for one in tasks:
         count = min(one.size(split), most)
         for first in range(0, count, _BLOCK):
-            texts = map(characters.strings, _texts(one, split, jnp.arange(_BLOCK, dtype=jnp.int32) + first))
-            for pair in list(zip(*texts, strict=True))[: count - first]:
-                share[pair] += 1 / count / len(tasks)
-    return share
+            index = jnp.arange(_BLOCK, dtype=jnp.int32) + first
+            yield one, index, np.full(min(_BLOCK, count - first), 1 / count / len(tasks))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _texts(problems: task.Problems, split: Split, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the questions of problems, empty where the rules have none, and their answers."""
+def _answers(problems: task.Problems, split: Split, index: jax.Array) -> jax.Array:
+    return rules.answer(problems.rules, problems.values(index, split))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _judged(problems: task.Problems, split: Split, index: jax.Array, answers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the questions of problems, empty where the rules have none, and whether answers are correct ``[P, C]``."""
     value = problems.values(index, split)
     question = getattr(problems.rules, "question", lambda value: jnp.zeros((len(value), 0), jnp.int32))
-    return question(value), rules.answer(problems.rules, value)
+
+    def judge(answer: jax.Array) -> jax.Array:
+        return jnp.all(jnp.stack(problems.rules.judge(value, jnp.tile(answer[None], (len(value), 1)))), axis=0)
+
+    return question(value), jax.lax.map(judge, answers).T
 
 
 def listed(parts: jax.Array, present: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class Rules(Protocol):
 
     Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
     share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
-    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8.
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8; those of ``Measured``.
     """
 
     @property
@@ -66,6 +66,17 @@ class Rules(Protocol):
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return whether answers ``[P, T]``, with gaps, are parseable, and whether those that are, are correct."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """Rules whose verdicts have more parts than the format, or rewards between 0 and 1."""
+
+    parts: tuple[str, ...]
+
+    def measure(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array | None, dict[str, jax.Array]]:
+        """Return rewards ``[P]`` of answers ``[P, T]``, None for 1 if correct and else 0, and each of ``parts``."""
         ...
 
 

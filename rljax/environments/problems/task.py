@@ -25,12 +25,15 @@ class Problems(written.WrittenTask):
     completion_length: int
     tokenizer: tokenizers.Tokenizer | None = None
 
-    parts = ("format",)
-
     @property
     def name(self) -> str:
         """Name of the task."""
         return self.rules.name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers of the verdict."""
+        return "format", *getattr(self.rules, "parts", ())
 
     @property
     def supplies(self) -> tuple[str, ...]:
@@ -72,14 +75,19 @@ class Problems(written.WrittenTask):
     def verify(self, index: types.Array, split: Split, token: types.Array, mask: types.Array) -> types.Verdict:
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
-        Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. With
-        ``step_reward`` tokens are paid too, see ``_paid``.
+        Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. The
+        rules may measure more parts, 0 where it is unparseable, and another reward. With ``step_reward`` tokens are
+        paid too, see ``_paid``.
         """
-        text, value = characters.read(self.bound, token, mask), self.values(index, split)
-        parseable, correct = self.rules.judge(value, characters.last(text.code, ";"))
+        text, value, rules = characters.read(self.bound, token, mask), self.values(index, split), self.rules
+        final = characters.last(text.code, ";")
+        parseable, correct = rules.judge(value, final)
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
         paid = self._paid(value, text.code, mask, correct) if self.common.step_reward else None
-        return written.verdict(parseable, correct).replace(token_reward=paid)
+        reward, parts = rules.measure(value, final) if isinstance(rules, rules_lib.Measured) else (None, {})
+        parts = {name: jnp.where(parseable, part, 0) for name, part in parts.items()}
+        verdict = written.verdict(parseable, correct, **parts).replace(token_reward=paid)
+        return verdict if reward is None else verdict.replace(reward=jnp.where(parseable, reward, 0.0))
 
     def _paid(self, value: jax.Array, code: jax.Array, mask: jax.Array, correct: jax.Array) -> jax.Array:
         """Return what is paid where a step ends, ``[B, T]``: ``step_reward`` if it is right, its negative if wrong.

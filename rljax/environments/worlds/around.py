@@ -119,7 +119,9 @@ class Recorded(Around):
         inner, reply = self.inner.step(state["inner"], seat, shown, written, jax.random.fold_in(keys, 1))
         missed = state["missed"] | ~match
         correction = tokens.masked((shown, written), ~match)
-        joined = jax.vmap(lambda *told: tokens.join([correction, told], self.reply_length, 0))(reply.token, reply.mask)
+        joined = jax.vmap(lambda *piece: tokens.join([correction, piece], self.reply_length, 0))(
+            reply.token, reply.mask
+        )
         over = reply.done | reply.truncated
         reply = reply.replace(
             token=joined[0],

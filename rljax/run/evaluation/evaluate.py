@@ -186,8 +186,19 @@ def _judge(
     """
     task, parts = compiled.setup.task, parts_of(index, samples * compiled.setup.rows_of_episode)
     if environments.is_world(task):
-        played = [_played(program, compiled, params, part, split, samples, sampler, verifiers) for part in parts]
-        return _episodes(trials.collect(compiled.setup, played, len(index) * samples), program.tokenizer.decode)
+        key, host = jax.random.fold_in(program.key, _KEY), compiled.setup.world is None
+        if "compact" in training_producers.refused(task):
+            sampler = dataclasses.replace(sampler, compact=0)
+
+        def played(part: np.ndarray) -> types.Rollout:
+            if not host:
+                return compiled.play(params, jnp.asarray(part), key, split, samples, sampler)
+            producer = answered.Answered(program, compiled, verifiers, journals.Journal())
+            batch = rows_lib.each_once(part), split, key, samples, sampler
+            return producer.played({"policy": params}, *batch, 0, "an evaluation")
+
+        rows = trials.collect(compiled.setup, [played(part) for part in parts], len(index) * samples)
+        return _episodes(rows, program.tokenizer.decode)
     batches: list[tuple] = []
     for part in parts:
         rows, keys = rows_of(part, samples, program.key)
@@ -236,33 +247,13 @@ def _episodes(played: trials.Trials, decode: Callable[[list[int]], str]) -> dict
     """Return what ``_judge`` returns, of the episodes of a world, with the outcome and the reward of seat 0."""
 
     def text(episode: int) -> dict[str, Any]:
-        rows = played.told(episode, decode)
+        rows = played.described(episode, decode)
         completion = "".join(said["text"] for said in rows[0]["turns"])
         return {"prompt": rows[0]["prompt"], "completion": completion, "rows": rows}
 
     reward = np.where(np.asarray(played.rows.agent) == 0, played.reward(), 0.0).reshape(-1, played.each).sum(axis=1)
     counted = {"outcome": played.outcome(), "reward": reward, "length": played.length()}
     return {**counted, "text": text, "world": played.counted()}
-
-
-def _played(
-    program: programs.Program,
-    compiled: steps.Step,
-    params: types.Tree,
-    index: np.ndarray,
-    split: environments.Split,
-    samples: int,
-    sampler: sampling.SamplerConfig,
-    workers: Any,
-) -> types.Rollout:
-    """Play episodes of a world, the policy in every seat."""
-    key = jax.random.fold_in(program.key, _KEY)
-    if "compact" in training_producers.refused(compiled.setup.task):
-        sampler = dataclasses.replace(sampler, compact=0)
-    if compiled.setup.world is not None:
-        return compiled.play(params, jnp.asarray(index), key, split, samples, sampler)
-    batch = rows_lib.each_once(index), split, key, samples, sampler, workers, journals.Journal(), 0, "an evaluation"
-    return answered.played(program, compiled, params, *batch)
 
 
 def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console | None = None) -> None:

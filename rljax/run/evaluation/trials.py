@@ -15,18 +15,8 @@ from rljax.run.reports import turns
 from rljax.training import phases
 
 _FIELDS = (
-    "mask",
-    "reward",
-    "group",
-    "context",
-    "turn",
-    "token_reward",
-    "outcome",
-    "valid",
-    "agent",
-    "domain",
-    "finish",
-    "parts",
+    *("mask", "reward", "group", "context", "turn", "token_reward", "outcome", "valid", "agent", "domain"),
+    *("finish", "parts"),
 )
 
 
@@ -91,7 +81,7 @@ class Trials:
         domain = None if rows.domain is None else np.asarray(rows.domain)[present]
         return episodes.Rows(*(x[present] for x in columns), parts=parts, domain=domain)
 
-    def told(self, episode: int, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
+    def described(self, episode: int, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
         """Return the rows of an episode as text: "seat", "prompt", and "turns" with "by" and "text" each."""
         rows, out = self.rows, []
         assert rows.context is not None

@@ -18,7 +18,7 @@ resumed, and reads the answers from the journal; episodes that were half played 
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -34,71 +34,6 @@ from rljax.sampling import players as players_lib
 from rljax.training import rows as rows_lib
 from rljax.training import steps
 from rljax.training.producers import play, segments
-
-
-def played(
-    program: programs.Program,
-    compiled: steps.Step,
-    params: types.Tree,
-    drawn: rows_lib.Drawn,
-    split: environments.Split,
-    key: types.Key,
-    samples: int,
-    sampler: sampling.SamplerConfig,
-    pool_of: conversations.Worlds,
-    journal: journals.Journal,
-    step: int,
-    where: str,
-    flying: segments.Flying | None = None,
-    snapshot: types.Tree = None,
-) -> types.Rollout:
-    """Play episodes of a host world.
-
-    Args:
-      program: the run.
-      compiled: the functions of the phase.
-      params: the policy's parameters.
-      drawn: the P problems.
-      split: of the problems.
-      key: the root key of the rollout.
-      samples: episodes of each problem.
-      sampler: how tokens are drawn.
-      pool_of: the workers.
-      journal: answers of earlier attempts.
-      step: updates before this rollout.
-      where: name of the batch in messages.
-      flying: rows that go on from earlier steps; None: all begin.
-      snapshot: parameters of the snapshot, for seats of ``config.world.players``; None: the policy plays every seat.
-
-    Returns:
-      B = P * samples * seats rows; rows of a problem are adjacent. Rows of the snapshot are not trained on.
-
-    Raises:
-      VerifierError: the world crashed on every row; its note is the first reason.
-      Interrupted: the process received SIGTERM or Ctrl-C.
-    """
-    setup, seats = compiled.setup, compiled.setup.rows_of_episode
-    position, row, repeat = (np.repeat(x, samples) for x in (drawn.position, drawn.index, drawn.repeat))
-    if flying is None:
-        number, rows_key = jnp.arange(row.size, dtype=jnp.int32) % samples, jax.random.fold_in(key, rows_lib.ROWS)
-        keys = sampling.row_keys(rows_key, jnp.int32(step), jnp.asarray(row), number, jnp.asarray(repeat))
-        keys = jax.random.key_data(dialogue.seat_keys(keys, seats))
-        started, pending, free = np.full(row.size, step), None, None
-    else:
-        keys, started, pending, free = flying.keys, flying.started, flying.pending, flying.free
-    order = ("policy",) if snapshot is None else setup.settings.world.players
-    ours = np.array(order)[players_lib.seats_of(len(order), row.size, seats, samples)].reshape(-1) == "policy"
-    talks = conversations.Conversations(compiled, program.tokenizer, pool_of, journal)
-    seed = str(np.asarray(jax.random.key_data(key)).tolist())
-    prompts = talks.begin(np.asarray(drawn.index), split, seed, samples, started, free)
-    most = compiled.producer.most if flying is not None and isinstance(compiled.producer, segments.Segments) else 0
-    players = [params] if snapshot is None else [params, snapshot]
-    out = talks.play(players, np.where(ours, 0, 1), np.asarray(processes.fetch(keys)), sampler, pending, most)
-    talks.warn(where)
-    position, row = (np.repeat(x, seats) for x in (position, row))
-    version = np.full(out.mask.shape, step, np.int32) if flying is None else flying.version
-    judged = talks.told(), version, None if flying is None else repeat, None if snapshot is None else ours
-    return compiled.turns.end(position, row, prompts, out, *judged)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +64,68 @@ class Answered:
           VerifierError: the world crashed on every row; its note is the first reason.
           Interrupted: the process received SIGTERM or Ctrl-C.
         """
-        program, settings, number = self.program, self.step.setup.settings, int(state.step)
-        flying = None
+        setup, key, number, flying = self.step.setup, self.program.key, int(state.step), None
         if isinstance(self.step.producer, segments.Segments):
-            flying = processes.fetch(self._flying(state, program.key))
-        drawn = processes.fetch(self.step.next_prompts(state, program.key)) if flying is None else flying.drawn
-        batch = drawn, "train", program.key, settings.batch.samples, settings.sampler
-        players = play.players(self.step.setup, state)
-        given = self.worlds, self.journal, number, f"step {number + 1}", flying, players.get("snapshot")
-        return played(program, self.step, players["policy"], *batch, *given)
+            flying = processes.fetch(self._flying(state, key))
+        drawn = processes.fetch(self.step.next_prompts(state, key)) if flying is None else flying.drawn
+        batch = drawn, "train", key, setup.settings.batch.samples, setup.settings.sampler
+        return self.played(play.players(setup, state), *batch, number, f"step {number + 1}", flying)
+
+    def played(
+        self,
+        params: Mapping[str, types.Tree],
+        drawn: rows_lib.Drawn,
+        split: environments.Split,
+        key: types.Key,
+        samples: int,
+        sampler: sampling.SamplerConfig,
+        number: int,
+        where: str,
+        flying: segments.Flying | None = None,
+    ) -> types.Rollout:
+        """Play episodes.
+
+        Args:
+          params: of the policy, and of the snapshot if it has seats (``config.world.players``).
+          drawn: the P problems.
+          split: of the problems.
+          key: the root key of the rollout.
+          samples: episodes of each problem.
+          sampler: how tokens are drawn.
+          number: updates before this rollout.
+          where: name of the batch in messages.
+          flying: rows that go on from earlier steps; None: all begin.
+
+        Returns:
+          B = P * samples * seats rows; rows of a problem are adjacent. Rows of the snapshot are not trained on.
+
+        Raises:
+          VerifierError: the world crashed on every row; its note is the first reason.
+          Interrupted: the process received SIGTERM or Ctrl-C.
+        """
+        setup, seats, alone = self.step.setup, self.step.setup.rows_of_episode, "snapshot" not in params
+        position, row, repeat = (np.repeat(x, samples) for x in (drawn.position, drawn.index, drawn.repeat))
+        if flying is None:
+            sample, rows_key = jnp.arange(row.size, dtype=jnp.int32) % samples, jax.random.fold_in(key, rows_lib.ROWS)
+            keys = sampling.row_keys(rows_key, jnp.int32(number), jnp.asarray(row), sample, jnp.asarray(repeat))
+            keys = jax.random.key_data(dialogue.seat_keys(keys, seats))
+            started, pending, free = np.full(row.size, number), None, None
+        else:
+            keys, started, pending, free = flying.keys, flying.started, flying.pending, flying.free
+        order = ("policy",) if alone else setup.settings.world.players
+        ours = np.array(order)[players_lib.seats_of(len(order), row.size, seats, samples)].reshape(-1) == "policy"
+        talks = conversations.Conversations(self.step, self.program.tokenizer, self.worlds, self.journal)
+        seed = str(np.asarray(jax.random.key_data(key)).tolist())
+        prompts = talks.begin(np.asarray(drawn.index), split, seed, samples, started, free)
+        producer = self.step.producer
+        most = producer.most if flying is not None and isinstance(producer, segments.Segments) else 0
+        players = [params[name] for name in ("policy", "snapshot")[: 2 - alone]]
+        out = talks.play(players, np.where(ours, 0, 1), np.asarray(processes.fetch(keys)), sampler, pending, most)
+        talks.warn(where)
+        position, row = (np.repeat(x, seats) for x in (position, row))
+        version = np.full(out.mask.shape, number, np.int32) if flying is None else flying.version
+        judged = talks.judged(), version, None if flying is None else repeat, None if alone else ours
+        return self.step.turns.end(position, row, prompts, out, *judged)
 
     @functools.cached_property
     def _flying(self) -> Callable[[types.TrainState, types.Key], segments.Flying]:

@@ -166,7 +166,7 @@ class Conversations:
         pending: types.Rollout | None = None,
         most: int = 0,
     ) -> sampling.Sample:
-        """Play all episodes to their end, or for so many tokens of each; return what was written and told.
+        """Play all episodes to their end, or for so many tokens of each; return what was written and answered.
 
         Args:
           params: of each player.
@@ -196,11 +196,11 @@ class Conversations:
                 patience = min(patience, time.perf_counter() - start)
                 self._worlds.slots += int(out.slots)
                 ended = [self._ended(row, ids) for row, ids in lanes.written(out, table)]
-                answered += [(i, told) for i, told in ended if told is not None]
+                answered += [(i, answer) for i, answer in ended if answer is not None]
             waiting, ready = sum(e.waits for e in self._episodes) - len(answered), lanes.ready + len(answered)
             share = waiting / max(ready + waiting, 1)  # few rows are not worth waiting for
-            for i, told in itertools.chain(answered, self._answers(ready > 0, patience * share)):
-                lanes.read(self._told(i, told), table)
+            for i, answer in itertools.chain(answered, self._answers(ready > 0, patience * share)):
+                lanes.read(self._answered(i, answer), table)
         self._worlds.written += table.emitted - before
         self._end(row.episode for row in self._rows if not row.cut)
         if most:
@@ -230,8 +230,8 @@ class Conversations:
             if said is None:
                 self._fail(episode, "what its world said in earlier steps is not in the journal")
                 break
-            episode.turns.append((text, records.Told.from_json(said)))
-        row.paid = [told.reward for _, told in episode.turns]
+            episode.turns.append((text, records.Answer.from_json(said)))
+        row.paid = [answer.reward for _, answer in episode.turns]
         row.unread += ids.tolist()
         episode.over |= not goes_on  # and another row of its group has not ended
         if not (goes_on or pending.valid[i]):
@@ -247,7 +247,7 @@ class Conversations:
             return False
         return bool(ends.strings.matched(ends.strings.read(np.array([turn], np.int32), np.array([len(turn)]))))
 
-    def _ended(self, row: int, ids: list[int]) -> tuple[int, records.Told | None]:
+    def _ended(self, row: int, ids: list[int]) -> tuple[int, records.Answer | None]:
         """Hand the turn of a row to the world; return its episode, and the answer if it is in the journal."""
         i, writer = row // self._task.seats, self._rows[row]
         episode, turn = writer.episode, len(writer.episode.turns)
@@ -256,7 +256,7 @@ class Conversations:
         episode.digest = _digest(episode.digest + episode.text)
         said = self._journal.replay(journals.TURNS, self._place(i, turn), episode.digest)
         if said is not None:
-            return i, records.Told.from_json(said)
+            return i, records.Answer.from_json(said)
         if self._plays(i):
             if not episode.known:
                 self._worlds.resume(episode.number, episode.example, episode.begun, episode.turns, episode.seeds)
@@ -264,7 +264,7 @@ class Conversations:
             self._worlds.submit(episode.number, turn, episode.text)
         return i, None
 
-    def _answers(self, others: bool, patience: float) -> Iterable[tuple[int, records.Told]]:
+    def _answers(self, others: bool, patience: float) -> Iterable[tuple[int, records.Answer]]:
         """Yield episodes and answers that arrive within ``patience`` seconds, at least one if none else can go on.
 
         Args:
@@ -280,68 +280,68 @@ class Conversations:
             every = processes.gather((arrived, stopped))
             if any(stopped for _, stopped in every):
                 raise pool.Interrupted("stopped while waiting for the world.")
-            for i, told in sorted((pair for part, _ in every for pair in part), key=lambda pair: pair[0]):
+            for i, answer in sorted((pair for part, _ in every for pair in part), key=lambda pair: pair[0]):
                 episode = self._episodes[i]
-                self._journal.record(journals.TURNS, self._place(i, len(episode.turns)), episode.digest, told)
-                yield i, told
+                self._journal.record(journals.TURNS, self._place(i, len(episode.turns)), episode.digest, answer)
+                yield i, answer
                 others = True
             if others:
                 break
         self._worlds.waited += time.perf_counter() - start
 
-    def _arrived(self, others: bool, patience: float) -> tuple[list[tuple[int, records.Told]], bool]:
+    def _arrived(self, others: bool, patience: float) -> tuple[list[tuple[int, records.Answer]], bool]:
         """Return the answers to episodes of this process that arrive, and whether it was asked to stop.
 
         Without ``others`` it waits for one, but not longer than ``_POLL``, since other processes may have some.
         """
         of = {e.number: i for i, e in enumerate(self._episodes) if e.waits and self._plays(i)}
-        arrived: list[tuple[int, records.Told]] = []
+        arrived: list[tuple[int, records.Answer]] = []
         limit = time.perf_counter() + (patience if others else _POLL)
         while of and time.perf_counter() < limit and not processes.received():
             wait = max(min(_POLL, limit - time.perf_counter()), 0.0)
-            for (number, _), told in self._worlds.ready(wait).items():
+            for (number, _), answer in self._worlds.ready(wait).items():
                 if number in of:  # not of a rollout that was interrupted
-                    arrived.append((of.pop(number), told))
+                    arrived.append((of.pop(number), answer))
                     if not others:
                         limit, others = time.perf_counter() + patience, True
         return arrived, bool(processes.received())
 
-    def _told(self, i: int, told: records.Told) -> dict[int, list[int]]:
+    def _answered(self, i: int, answer: records.Answer) -> dict[int, list[int]]:
         """Note an answer; return the ids that each row of the episode reads, {} if it is over."""
         episode, seats = self._episodes[i], self._task.seats
         rows = {row: self._rows[row] for row in range(i * seats, (i + 1) * seats)}
         episode.waits = False
-        episode.turns.append((episode.text, told))
-        if not told.valid:
-            self._fail(episode, told.error, told.outcome)
+        episode.turns.append((episode.text, answer))
+        if not answer.valid:
+            self._fail(episode, answer.error, answer.outcome)
             return {}
-        if unknown := set(told.parts) - set(self._task.parts):
+        if unknown := set(answer.parts) - set(self._task.parts):
             known = ", ".join(self._task.parts) or "nothing"
             raise ValueError(f"world {self._task.name!r} reports part {unknown.pop()!r}; its `parts` names {known}")
         for row in rows.values():
-            row.pay(told.seats[row.seat].reward, row.seat == episode.seat)
-        if told.over or len(episode.turns) >= self._task.max_turns:
+            row.pay(answer.seats[row.seat].reward, row.seat == episode.seat)
+        if answer.over or len(episode.turns) >= self._task.max_turns:
             episode.over = True
             return {}
-        episode.seat = (episode.seat + 1) % seats if told.next_seat is None else told.next_seat
-        given = {i: self._reply(row, told.seats[row.seat]) for i, row in rows.items()}
+        episode.seat = (episode.seat + 1) % seats if answer.next_seat is None else answer.next_seat
+        given = {i: self._reply(row, answer.seats[row.seat]) for i, row in rows.items()}
         replies = {i: reply for i, reply in given.items() if reply is not None}
         if len(replies) < seats:
             self._fail(episode, f"the answer to turn {len(episode.turns) - 1} has more than reply_length tokens")
             return {}
         return replies
 
-    def _reply(self, row: lanes_lib.Row, told: records.Told) -> list[int] | None:
-        """Return the ids that a row reads; none if its seat is told nothing, unless they open its next turn."""
-        if not told.messages and (row.opened or row.seat != row.episode.seat):
+    def _reply(self, row: lanes_lib.Row, answer: records.Answer) -> list[int] | None:
+        """Return the ids that a row reads; none if its seat reads nothing, unless they open its next turn."""
+        if not answer.messages and (row.opened or row.seat != row.episode.seat):
             return []
         stopped, row.opened, row.stopped = row.stopped, True, False
-        return self._task.reply(told, stopped)
+        return self._task.reply(answer, stopped)
 
     def _fail(self, episode: lanes_lib.Episode, error: str, outcome: str = "crashed") -> None:
         episode.error, episode.failure, episode.over = error or outcome, types.Outcome[outcome.upper()], True
 
-    def told(self) -> dict[str, Any]:
+    def judged(self) -> dict[str, Any]:
         """Return what the world said of the rows, as NumPy arrays; see ``play.of_host``."""
         count = len(self._rows)
         paid, unearned = np.zeros((count, self._task.max_turns), np.float32), np.zeros(count, np.float32)

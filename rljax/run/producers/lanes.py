@@ -28,7 +28,7 @@ class Episode:
     seeds: instances.Seeds
     digest: str  # of the problem and the turns so far
     begun: records.Begun = dataclasses.field(default_factory=records.Begun)
-    turns: list[tuple[str, records.Told]] = dataclasses.field(default_factory=list)
+    turns: list[tuple[str, records.Answer]] = dataclasses.field(default_factory=list)
     seat: int = 0  # whose turn it is
     text: str = ""  # the turn that waits for an answer
     waits: bool = False

@@ -81,7 +81,7 @@ def test_chapters_of_an_episode_are_counted_by_seat_and_once():
     assert out["episodes"] == 2 and out["success"][0] == 0.5 and out["turns"] == 2.0 and out["invalid"] == 0
     assert out["reward"] == (4.5 + 4.0) / 2 and out["by_seat"]["1"]["reward"] == 2.0
     assert out["pass_at_k"]["2"][0] == 1 and set(out["by_turns"]) == {"1", "3"}
-    assert [len(played.told(e, BYTES.decode)) for e in (0, 1)] == [3, 1]
+    assert [len(played.described(e, BYTES.decode)) for e in (0, 1)] == [3, 1]
 
 
 def test_conversations_count_turns_of_all_seats_and_failed_worlds_as_crashed():
@@ -103,7 +103,7 @@ def test_conversations_count_turns_of_all_seats_and_failed_worlds_as_crashed():
     out = json.loads(json.dumps(episodes.statistics(played.counted(), [1], seat=0)))
     assert out["turns"] == 3 and out["invalid"] == 0.5 and out["truncated"] == 1 and out["success"][0] == 0.5
     assert out["by_seat"]["0"]["reward"] == 1 and out["by_seat"]["1"]["success"][0] == 0
-    said = played.told(0, BYTES.decode)
+    said = played.described(0, BYTES.decode)
     assert said[0] == {
         "seat": 0,
         "prompt": "ab",

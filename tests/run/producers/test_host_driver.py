@@ -69,8 +69,8 @@ def world():
         journal = journal or journals.Journal()
         batch = DRAWN, "train", host.key, SAMPLES, setup.settings.sampler
         with producers.workers(settings) as opened:
-            rows = answered.played(host, host.steps[0], params, *batch, opened, journal, step, "a test")
-            return jax.device_get(rows)
+            producer = answered.Answered(host, host.steps[0], opened, journal)
+            return jax.device_get(producer.played({"policy": params}, *batch, step, "a test"))
 
     return run
 
@@ -251,8 +251,8 @@ def test_rows_carried_over_steps_are_the_rows_sampled_whole(tmp_path):
         assert 0 < max(carried) and len({int(row.version[0]) for row in ended}) > 1
         for started, index in {(int(row.version[0]), int(row.index)) for row in ended}:
             drawn = rows_lib.Drawn(*(np.array([x], np.int32) for x in (0, index, 0)))
-            given = opened, journals.Journal(), started, ""
-            whole = answered.played(host, host.steps[0], params, drawn, "train", host.key, *batch, *given)
+            producer = answered.Answered(host, host.steps[0], opened, journals.Journal())
+            whole = producer.played({"policy": params}, drawn, "train", host.key, *batch, started, "")
             whole = jax.device_get(whole)
             for row in (row for row in ended if (int(row.version[0]), int(row.index)) == (started, index)):
                 k = next(k for k in range(SAMPLES) if np.array_equal(whole.action.token[k], row.action.token))

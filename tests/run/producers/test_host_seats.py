@@ -57,9 +57,9 @@ def outside(length=None, players=("policy",), slots=0, workers=0, journal=None, 
     setup = tiny.changed(host.setups[0], verifier={"workers": workers, "timeout": 5.0})
     batch = DRAWN, "train", host.key, SAMPLES, setup.settings.sampler
     with producers.workers(setup) as opened:
-        given = opened, journal or journals.Journal(), step, "a test"
-        snapshot = params[1] if "snapshot" in players else None
-        return jax.device_get(answered.played(host, host.steps[0], params[0], *batch, *given, snapshot=snapshot))
+        producer = answered.Answered(host, host.steps[0], opened, journal or journals.Journal())
+        of_players = {"policy": params[0]} | ({"snapshot": params[1]} if "snapshot" in players else {})
+        return jax.device_get(producer.played(of_players, *batch, step, "a test"))
 
 
 @functools.cache
@@ -200,7 +200,7 @@ def test_a_seat_that_is_told_something_before_its_turn_has_passed(tmp_path):
             ids = tokenizer.encode(turn + "<|to|>" * stop)
             mine.unread += ids
             talks._ended(0, ids)
-            for i, reply in talks._told(*next(iter(talks._answers(False, 0.0)))).items():
+            for i, reply in talks._answered(*next(iter(talks._answers(False, 0.0)))).items():
                 talks._rows[i].unread += reply
     said = [{"role": "user", "content": "0bb"}]
     for content in ("10", "21", "30"):

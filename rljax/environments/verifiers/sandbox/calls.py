@@ -5,35 +5,14 @@ It is known for 64-bit x86 and ARM; elsewhere there is none.
 
 import ctypes
 import os
+import pathlib
 import struct
+import tomllib
 
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*, <linux/audit.h>
 _X32 = 0x40000000  # system calls of another convention on x86_64
 
-# Numbers on x86_64 and ARM, <asm/unistd.h>; those from 424 on are the same everywhere.
-_REFUSED = {
-    "ptrace": (101, 117),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "perf_event_open": (298, 241),
-    "bpf": (321, 280),
-    "userfaultfd": (323, 282),
-    "memfd_create": (319, 279),  # memory that the limit of address space does not count
-    "memfd_secret": (447, 447),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "kcmp": (312, 272),
-    "open_by_handle_at": (304, 265),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-}
+_REFUSED = tomllib.loads(pathlib.Path(__file__).with_name("calls.toml").read_text())
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # <linux/filter.h>
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # SECCOMP_RET_*: EPERM

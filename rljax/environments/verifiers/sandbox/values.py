@@ -151,13 +151,6 @@ def exception(names: Sequence[Any], args: Sequence[Any]) -> Exception:
 
 
 _REBUILT = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, OSError, RuntimeError),
+    *(TypeError, ValueError),
 )

@@ -45,7 +45,7 @@ empty message.
 ``episodes.py``      ``Episodes``: episodes in worker processes, with a time limit for each turn
 ``limited.py``       attributes, prompts, corpus and demonstrations of a class, read in a worker process
 ``instances.py``     the episodes that a worker process plays
-``records.py``       what a world says, checked: ``Begun``, ``Told``
+``records.py``       what a world says, checked: ``Begun``, ``Answer``
 ``options.py``       settings of host worlds: lengths, questions, games
 ``shipped/``         host worlds that ship: tools, an interpreter, search, games, and environments of other libraries
 ``calls.py``         the decorator ``tool``; calls that a model writes, in three forms

@@ -26,7 +26,7 @@ class Episode:
     example: Any
     seeds: instances.Seeds
     begun: records.Begun | None = None
-    turns: list[tuple[str, records.Told]] = dataclasses.field(default_factory=list)  # texts, and what was told
+    turns: list[tuple[str, records.Answer]] = dataclasses.field(default_factory=list)  # texts, and their answers
     waiting: bool = False  # a turn has been submitted and not been answered
     place: pool.Place | None = None  # where its instance is
 
@@ -67,7 +67,7 @@ class Episodes:
         self._interrupted, self._threshold = interrupted, limits.threshold
         self._changed = self._pool.changed  # its lock guards the episodes
         self._episodes: dict[int, Episode] = {}
-        self._answers: dict[tuple[int, int], records.Told] = {}
+        self._answers: dict[tuple[int, int], records.Answer] = {}
 
     def __enter__(self) -> Self:
         """Start the workers and wait until each has imported the class.
@@ -119,7 +119,7 @@ class Episodes:
         number: int,
         example: Any,
         begun: records.Begun,
-        turns: Sequence[tuple[str, records.Told]],
+        turns: Sequence[tuple[str, records.Answer]],
         seeds: instances.Seeds = (0, 0),
     ) -> None:
         """Continue an episode of an earlier process from its record; it is built again when its next turn comes.
@@ -128,7 +128,7 @@ class Episodes:
           number: of the episode.
           example: as in ``begin``.
           begun: its opening.
-          turns: each turn's text, and what was told.
+          turns: each turn's text, and its answer.
           seeds: as in ``begin``.
 
         Raises:
@@ -163,7 +163,7 @@ class Episodes:
             state.waiting = True
             self._pool.put([_Step(self, state, text=text)])
 
-    def ready(self, wait: float) -> dict[tuple[int, int], records.Told]:
+    def ready(self, wait: float) -> dict[tuple[int, int], records.Answer]:
         """Return the answers that have arrived since the last call, by episode and turn.
 
         Args:
@@ -215,28 +215,32 @@ class Episodes:
             episode.begun = begun
             self._changed.notify_all()
 
-    def answered(self, episode: Episode, text: str, told: records.Told) -> None:
+    def answered(self, episode: Episode, text: str, answer: records.Answer) -> None:
         """Note the answer to a turn, or its failure."""
         with self._changed:
             if episode.waiting:
-                episode.turns.append((text, told))
+                episode.turns.append((text, answer))
                 episode.waiting = False
-                self._answers[episode.number, len(episode.turns) - 1] = told
+                self._answers[episode.number, len(episode.turns) - 1] = answer
                 self._changed.notify_all()
 
-    def told(self, episode: Episode, before: Sequence[tuple[str, records.Told]], reply: process.Reply) -> records.Told:
+    def judged(
+        self, episode: Episode, before: Sequence[tuple[str, records.Answer]], reply: process.Reply
+    ) -> records.Answer:
         """Return the answer after turns, with the outcome that the world gave, or that follows from the rewards."""
-        answer = records.Told.failed(reply.outcome, reply.error) if reply.outcome else reply.value
+        answer = records.Answer.failed(reply.outcome, reply.error) if reply.outcome else reply.value
         if not answer.valid:
             return answer
         if episode.begun is None or len(answer.others) != len(episode.begun.others):
-            return records.Told.failed("crashed", f"step answered {len(answer.seats)} seats; reset had another number")
-        judged = []
-        for seat, own in enumerate(answer.seats):
-            total = sum(earlier.seats[seat].reward for _, earlier in before) + own.reward
-            outcome = judging.judged(total, own.outcome, self._threshold)
-            judged.append(dataclasses.replace(own, outcome=outcome.name.lower()))
-        return dataclasses.replace(judged[0], others=tuple(judged[1:]))
+            return records.Answer.failed(
+                "crashed", f"step answered {len(answer.seats)} seats; reset had another number"
+            )
+        seats = []
+        for seat, each in enumerate(answer.seats):
+            total = sum(earlier.seats[seat].reward for _, earlier in before) + each.reward
+            outcome = judging.judged(total, each.outcome, self._threshold)
+            seats.append(dataclasses.replace(each, outcome=outcome.name.lower()))
+        return dataclasses.replace(seats[0], others=tuple(seats[1:]))
 
 
 @dataclasses.dataclass(eq=False)
@@ -282,18 +286,18 @@ class _Step(_Item):
     def put(self, replies: Sequence[process.Reply]) -> None:
         *again, reply = replies
         turns = self.episode.turns
-        told = (self._changed(again[0], again[1:]) if again else None) or self.game.told(self.episode, turns, reply)
-        self.game.answered(self.episode, self.text, told)
+        answer = (self._changed(again[0], again[1:]) if again else None) or self.game.judged(self.episode, turns, reply)
+        self.game.answered(self.episode, self.text, answer)
 
-    def _changed(self, begun: process.Reply, replies: Sequence[process.Reply]) -> records.Told | None:
+    def _changed(self, begun: process.Reply, replies: Sequence[process.Reply]) -> records.Answer | None:
         """Return a failure if the episode was not built as it was before, else None."""
         reason, turns = "in another process the world gave another answer to the same turns", self.episode.turns
         if begun.error or begun.value != self.episode.begun:
-            return records.Told.failed("crashed", f"{begun.error or 'reset'}: {reason}")
+            return records.Answer.failed("crashed", f"{begun.error or 'reset'}: {reason}")
         for number, ((_, before), reply) in enumerate(zip(turns, replies, strict=False)):  # fewer after a failure
-            told = self.game.told(self.episode, turns[:number], reply)
-            if told != before:
-                return records.Told.failed("crashed", f"{told.error or f'turn {number}'}: {reason}")
+            answer = self.game.judged(self.episode, turns[:number], reply)
+            if answer != before:
+                return records.Answer.failed("crashed", f"{answer.error or f'turn {number}'}: {reason}")
         return None
 
     def moved(self) -> pool.Item:

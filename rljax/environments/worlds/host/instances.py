@@ -29,7 +29,7 @@ CALLED: Mapping[str, str] = {
 }
 """What each method of ``Instances`` calls of the class, for errors."""
 
-_RECORDS: Mapping[str, Callable[[Any], Any]] = {"begin": records.Begun.from_json, "step": records.Told.from_json}
+_RECORDS: Mapping[str, Callable[[Any], Any]] = {"begin": records.Begun.from_json, "step": records.Answer.from_json}
 
 
 def call(method: str, *arguments: Any) -> process.Call:
@@ -69,7 +69,7 @@ class Instances:
             world = self.code()
             return self._result(episode, world.reset(example), begun)
 
-    def step(self, episode: int, number: int, text: str) -> records.Told:
+    def step(self, episode: int, number: int, text: str) -> records.Answer:
         """Answer turn ``number``. The modules random and numpy.random are seeded, by example, episode and number."""
         world = self._worlds[episode]
         with self._seeded(f"step {number} {self._seeds[episode]}"):

@@ -60,7 +60,7 @@ class Begun(_Said):
 
 
 @dataclasses.dataclass(frozen=True)
-class Told(_Said):
+class Answer(_Said):
     """What follows a turn, for seat 0. After a failure nothing was said or paid, and the episode is over."""
 
     messages: tuple[host.Message, ...] = ()  # what the policy reads next; () if nothing is said
@@ -70,7 +70,7 @@ class Told(_Said):
     outcome: str = "wrong"  # lower-case name of a types.Outcome
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     error: str = ""  # the reason of a failure, whose outcome is one of outcomes.FAILURES
-    others: tuple["Told", ...] = ()  # what follows it for the seats from 1 on
+    others: tuple["Answer", ...] = ()  # what follows it for the seats from 1 on
     next_seat: int | None = None  # who writes next; None: the seat that follows
 
     @property
@@ -95,7 +95,7 @@ def opening(value: Any, seats: int = 1) -> Begun:
     return Begun(read)
 
 
-def observation(value: Any, role: str, seats: int = 1) -> Told:
+def observation(value: Any, role: str, seats: int = 1) -> Answer:
     """Return what ``step`` returned as a record.
 
     Args:
@@ -120,7 +120,7 @@ def observation(value: Any, role: str, seats: int = 1) -> Told:
         raise TypeError(f"step returned {shown.shown(value)} of type {type(value).__name__}; expected an Observation")
     if _no_seat(value.next_seat, seats):
         raise ValueError(f"step returned next_seat {shown.shown(value.next_seat)}; expected a seat below {seats}")
-    answers = [_told(_seat(value, seat, seats) if seats > 1 else value, role) for seat in range(seats)]
+    answers = [_answer(_seat(value, seat, seats) if seats > 1 else value, role) for seat in range(seats)]
     if failure := next((each for each in answers if each.error), None):
         return failure
     following = None if value.next_seat is None else int(value.next_seat)
@@ -155,7 +155,7 @@ def _of_seat(where: str, name: str, given: Any, seat: int, seats: int) -> Any:
     return given[seat]
 
 
-def _told(value: host.Observation, role: str) -> Told:
+def _answer(value: host.Observation, role: str) -> Answer:
     """Return an observation of one seat as a record."""
     done, truncated = _flag("done", value.done), _flag("truncated", value.truncated)
     if not isinstance(value.parts, Mapping):
@@ -165,9 +165,9 @@ def _told(value: host.Observation, role: str) -> Told:
     judged = {**value.parts, "reward": value.reward} | ({"outcome": value.outcome} if value.outcome != "" else {})
     answer = outcomes.read(judged)
     if answer.error:
-        return Told.failed(answer.outcome, answer.error)
+        return Answer.failed(answer.outcome, answer.error)
     reply = conversation(value.text, role, "step")
-    return Told(reply, answer.reward, done, truncated, answer.outcome, answer.parts)
+    return Answer(reply, answer.reward, done, truncated, answer.outcome, answer.parts)
 
 
 def conversation(value: Any, role: str, where: str) -> tuple[host.Message, ...]:
@@ -235,7 +235,7 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
                 raise ValueError(f"outcome {shown.shown(fields['outcome'])}")
             return fields
         if failure:
-            return dataclasses.asdict(Told.failed(fields["outcome"], fields["error"]))
+            return dataclasses.asdict(Answer.failed(fields["outcome"], fields["error"]))
         given = {**fields["parts"], "reward": fields["reward"]}
         answer = outcomes.read(given | ({"outcome": fields["outcome"]} if fields["outcome"] else {}))
         if _no_seat(following := fields["next_seat"], 1 + len(fields["others"])):

@@ -45,65 +45,18 @@ class HostWorld:
         """Attributes of an instance; ValueError if it cannot be constructed."""
         return self._call("describe", "cannot be constructed")
 
-    @property
-    def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """JSON schemas of the world's tools."""
-        return tuple(self._described["tools"])
-
-    @property
-    def role(self) -> str:
-        """Role of messages that are given as a text."""
-        return self._described["role"]
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the numbers that answers have besides rewards."""
-        return tuple(self._described["parts"])
-
-    @property
-    def seats(self) -> int:
-        """Number of seats, each of which has a row of an episode."""
-        return self._described["seats"]
-
-    @property
-    def turn_end(self) -> tuple[str, ...]:
-        """Texts that end a turn besides the tokenizer's stop tokens."""
-        return tuple(self._described["turn_end"])
-
-    @property
-    def cut(self) -> bool:
-        """Whether an answer that is too long is cut; else its episode does not count."""
-        return self._described["cut"]
-
-    @property
-    def longest(self) -> float:
-        """Seconds that a turn may take by the world's own limits, which a time limit must exceed; 0: it has none."""
-        return self._described["seconds"]
-
-    @property
-    def stop(self) -> tuple[int, ...]:
-        """Token ids of the tokenizer that end a turn."""
-        return tuple(self._bound.tokenizer.stop)
-
-    @property
-    def max_turns(self) -> int:
-        """The most turns of an episode."""
-        return self.lengths.turns
-
-    @property
-    def turn_length(self) -> int:
-        """The most tokens of a turn, its end included."""
-        return self.lengths.turn_length
-
-    @property
-    def reply_length(self) -> int:
-        """The most tokens between two turns, the chat template's included."""
-        return self.lengths.reply_length
-
-    @property
-    def prompt_length(self) -> int:
-        """L, tokens; 0: not yet bound."""
-        return self.lengths.prompt_length
+    tools = property(lambda self: tuple(self._described["tools"]), doc="JSON schemas of the world's tools.")
+    role = property(lambda self: self._described["role"], doc="Role of messages that are given as a text.")
+    parts = property(lambda self: tuple(self._described["parts"]), doc="Names of numbers that answers have too.")
+    seats = property(lambda self: self._described["seats"], doc="Number of seats, each a row of an episode.")
+    turn_end = property(lambda self: tuple(self._described["turn_end"]), doc="Texts that end a turn too.")
+    cut = property(lambda self: self._described["cut"], doc="Whether long answers are cut, and not invalid.")
+    longest = property(lambda self: self._described["seconds"], doc="Seconds of a turn, below the time limit; 0: any.")
+    stop = property(lambda self: tuple(self._bound.tokenizer.stop), doc="Token ids that end a turn.")
+    max_turns = property(lambda self: self.lengths.turns, doc="The most turns of an episode.")
+    turn_length = property(lambda self: self.lengths.turn_length, doc="The most tokens of a turn, its end included.")
+    reply_length = property(lambda self: self.lengths.reply_length, doc="The most tokens between two turns.")
+    prompt_length = property(lambda self: self.lengths.prompt_length, doc="L, tokens; 0: not yet bound.")
 
     @property
     def completion_length(self) -> int:
@@ -157,7 +110,7 @@ class HostWorld:
         ids = self._bound.prompt(begun.messages) if begun.valid else []
         return ids if 0 < len(ids) <= self.prompt_length else None
 
-    def reply(self, observation: records.Told, stopped: bool = True) -> list[int] | None:
+    def reply(self, observation: records.Answer, stopped: bool = True) -> list[int] | None:
         """Return the ids between a turn and the next one.
 
         Args:
@@ -267,8 +220,8 @@ class HostWorld:
         where = f"({split} problem {index}) has no demonstration"
         while self._described["expert"] and len(turns) < self.max_turns:
             text = self._call("expert", where, 0)
-            observation: records.Told = self._call("step", where, 0, len(turns), text)
-            turns.append((text, [message for told in observation.seats for message in told.messages]))
+            observation: records.Answer = self._call("step", where, 0, len(turns), text)
+            turns.append((text, [message for answer in observation.seats for message in answer.messages]))
             if observation.over:
                 break
         self.calls("end", 0)

@@ -85,8 +85,8 @@ class Revise(around.Recalling):
 
     def texts(self) -> Sequence[tuple[str, str]]:
         """Return what is told and judged."""
-        told = (("instruction", self.instruction), ("request", self.request))
-        return (*told, ("mode", RIGHT + " "), ("mode", FALSE + " "))
+        texts = (("instruction", self.instruction), ("request", self.request))
+        return (*texts, ("mode", RIGHT + " "), ("mode", FALSE + " "))
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Attempts:
         """Return a state without attempts."""

@@ -19,7 +19,12 @@ def test_records_are_json():
     reply = records.observation(Observation("a", 0.1, True, "correct", {"p": 1 / 3}), "tool")
     assert reply.messages == ({"role": "tool", "content": "a"},) and reply.text == "a" and reply.over and reply.valid
     begun = records.opening([{"role": "system", "content": "s"}, {"role": "user", "content": "ü\n"}])
-    for record in (reply, begun, records.Told.failed("timed_out", "5 s"), records.Begun.failed("crashed", "x" * 9000)):
+    for record in (
+        reply,
+        begun,
+        records.Answer.failed("timed_out", "5 s"),
+        records.Begun.failed("crashed", "x" * 9000),
+    ):
         again = type(record).from_json(json.loads(json.dumps(record.to_json())))
         assert again == record and again.valid == (not record.error)
     mapping = {"text": {"role": "user", "content": "b"}, "done": False}
@@ -61,7 +66,7 @@ def test_what_is_no_observation_is_named(value, words):
 )
 def test_a_forged_record_is_refused(change):
     with pytest.raises(ValueError, match="not a record"):
-        records.Told.from_json({**records.Told(outcome="correct").to_json(), **change})
+        records.Answer.from_json({**records.Answer(outcome="correct").to_json(), **change})
 
 
 # --- worker processes -----------------------------------------------------------------------------
@@ -178,7 +183,7 @@ def test_an_episode_is_resumed_from_its_record_or_refused(game):
     replies = {number: answer for (_, number), (answer, _) in play(game, turns).items()}
     text = json.dumps([begun.to_json(), *(replies[n].to_json() for n in range(2))])
     first, *rest = json.loads(text)
-    record = records.Begun.from_json(first), [*zip(turns[300], map(records.Told.from_json, rest), strict=False)]
+    record = records.Begun.from_json(first), [*zip(turns[300], map(records.Answer.from_json, rest), strict=False)]
     game.resume(301, 7, *record, seeds=(1, 2))
     game.submit(301, 2, "rolls")
     assert game.ready(5.0) == {(301, 2): replies[2]}

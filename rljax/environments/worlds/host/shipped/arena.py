@@ -68,10 +68,10 @@ class Game:
         self._game.reset(num_players=self._players, seed=seed)
         first = self._game.unwrapped.state.current_player_id if self.seats > 1 else self._seat
         first = seed if first is None else first
-        self._own = [(first + seat) % self._players for seat in range(self.seats)]  # the player of each seat
+        self._seated = [(first + seat) % self._players for seat in range(self.seats)]  # the player of each seat
         self._done = False
         self._others()
-        return self._by_seat([self._heard(player) for player in self._own])
+        return self._by_seat([self._heard(player) for player in self._seated])
 
     def step(self, text: str) -> host.Observation:
         """Play the action of a seat, then those of players without one up to the next turn of a seat."""
@@ -79,13 +79,13 @@ class Game:
         self._done, _ = self._game.step(action=text)
         self._others()
         if not self._done:
-            seat = self._own.index(self._game.unwrapped.state.current_player_id)
-            texts = [self._heard(player) if n == seat else "" for n, player in enumerate(self._own)]
+            seat = self._seated.index(self._game.unwrapped.state.current_player_id)
+            texts = [self._heard(player) if n == seat else "" for n, player in enumerate(self._seated)]
             parts = {"turns": float(self._turns), "invalid": 0.0}
             return host.Observation(self._by_seat(texts), parts=parts, next_seat=seat)
         rewards, info = self._game.close()
-        details = [(info or {}).get(player, {}) for player in self._own]
-        paid = [float((rewards or {}).get(player, 0.0)) for player in self._own]
+        details = [(info or {}).get(player, {}) for player in self._seated]
+        paid = [float((rewards or {}).get(player, 0.0)) for player in self._seated]
         outcome = self._by_seat(["correct" if x >= 1 else "wrong" if x <= 0 else "unjudged" for x in paid])
         invalid = self._by_seat([float(bool(each.get("invalid_move"))) for each in details])
         parts, reasons = {"turns": float(self._turns), "invalid": invalid}, [str(d.get("reason", "")) for d in details]
@@ -107,7 +107,7 @@ class Game:
     def _others(self) -> None:
         """Let players without a seat write until it is the turn of a seat."""
         state = self._game.unwrapped.state
-        while not self._done and state.current_player_id not in self._own:
+        while not self._done and state.current_player_id not in self._seated:
             self._game.get_observation()  # also empties what the game has for this player
             self._done, _ = self._game.step(action=self._drawn())
             state = self._game.unwrapped.state
@@ -128,15 +128,15 @@ class Game:
             random.setstate(ahead)  # which textarena's games draw from
         raise RuntimeError(f"textarena: the rules of {self._name!r} allow none of actions={messages.shown(between)}")
 
-    def _heard(self, own: int) -> str:
+    def _heard(self, reader: int) -> str:
         """Return what the game has told a player since its last turn."""
         state = self._game.unwrapped.state
-        current, state.current_player_id = state.current_player_id, own
+        current, state.current_player_id = state.current_player_id, reader
         _, heard = self._game.get_observation()
         state.current_player_id = current
         names, lines = state.role_mapping, []
         for sender, message, kind in heard:
-            if sender == own and kind.name == "PLAYER_ACTION":
+            if sender == reader and kind.name == "PLAYER_ACTION":
                 continue  # what the player wrote
             player = isinstance(sender, int) and sender >= 0  # some games mix up the fields
             lines.append(f"[{names.get(sender, f'Player {sender}')}] {message}" if player else str(message))

@@ -123,7 +123,7 @@ class ToolWorld:
                 self._parts["retries"] += answer.name in self._names
                 self._names.append(answer.name)
         paid = sum(w * (self._parts[name] - before[name]) for name, w in self._weights.items() if w < 0)
-        return host.Observation(self._told(answers), paid, parts=dict(self._parts))
+        return host.Observation(self._messages(answers), paid, parts=dict(self._parts))
 
     def expert(self) -> str:
         """Return the next turn of a demonstration: a call of the plan, then the solution."""
@@ -135,7 +135,7 @@ class ToolWorld:
             raise ValueError("the question has no demonstration")
         return self._example["solution"]
 
-    def _told(self, answers: Sequence[calls.Answer]) -> host.Messages:
+    def _messages(self, answers: Sequence[calls.Answer]) -> host.Messages:
         if not self.tools:
             return "".join(f"\n<result>{answer.text}</result>\n" for answer in answers)
         return [{"role": "tool", "content": a.text} | ({"name": a.name} if a.name else {}) for a in answers]
