@@ -21,6 +21,11 @@ from rljax.data import bundle, chat, documents, hugging_face, raw_bytes, sentenc
 
 train = sentence_piece.train
 PICTURE = "\ufffc"  # each token of a picture in a prompt; U+FFFC, "object replacement character"
+# placeholders of public families, and the texts around those of a picture
+_AROUND = {
+    "<image_soft_token>": ("\n\n<start_of_image>", "<end_of_image>\n\n"),
+    "<|image_pad|>": ("<|vision_start|>", "<|vision_end|>"),
+}
 KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
 
 
@@ -134,8 +139,22 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
 
 def placeholder(tokenizer: Tokenizer) -> int:
     """Return the id of the tokens of a picture in a prompt, that of ``PICTURE``; -1 if the tokenizer has none."""
-    ids = np.flatnonzero(tokenizer.characters() == ord(PICTURE))
-    return int(ids[0]) if ids.size else -1
+    special = [number for number, text in tokenizer.special().items() if text in _AROUND]
+    ids = special or np.flatnonzero(tokenizer.characters() == ord(PICTURE)).tolist()
+    return ids[0] if ids else -1
+
+
+def picture(tokenizer: Tokenizer, tokens: int) -> str:
+    """Return the text of a picture in a prompt, which has ``tokens`` placeholders.
+
+    Raises:
+      ValueError: the tokenizer has no placeholder.
+    """
+    mark = next((text for text in tokenizer.special().values() if text in _AROUND), PICTURE)
+    if mark == PICTURE and placeholder(tokenizer) < 0:
+        raise ValueError(f"tokenizer: has no token for pictures, such as {' or '.join(_AROUND)}, nor {PICTURE!r}")
+    before, after = _AROUND.get(mark, ("", ""))
+    return f"{before}{mark * tokens}{after}"
 
 
 def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:

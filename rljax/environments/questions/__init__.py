@@ -7,6 +7,7 @@
 ``gym.py``        ``gym``: problems of reasoning-gym's generators, with its scorers
 ``recipe.py``     how rows become questions: ``Recipe``; recipes of data sets are values of it
 ``task.py``       ``Questions``, the task: tokens, splits, targets and columns of its rows
+``images.py``     pictures of rows, checked and resized
 ``columns.py``    a column or a format of columns
 ``splits.py``     held-out rows by a hash of the prompt, or by a file
 ================  ===================================================================================

@@ -5,13 +5,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from rljax.environments.questions import recipe
+from rljax.environments.questions import images, recipe
 from rljax.environments.questions.task import Questions
 from rljax.environments.verifiers import answers, rewards
 from rljax.language import settings
 
 _TFDS = "tfds:"
-_LENGTHS = recipe.Lengths()
+_LENGTHS, _LOOKS = recipe.Lengths(), images.Looks()
 
 
 @settings.flat
@@ -29,6 +29,7 @@ def table(
     final: recipe.Final = "",
     lengths: recipe.Lengths = _LENGTHS,
     domain: str = "",
+    looks: images.Looks = _LOOKS,
     *,
     format: str = "",
 ) -> Questions:
@@ -55,6 +56,7 @@ def table(
       lengths: of prompts and completions.
       domain: a column with a text or a number in every row. Its values, at most 1,024, are the domains of the
         prompts, numbered by first appearance; metrics are split by them, and some sources draw by them.
+      looks: of pictures.
       format: of the files, as in ``rows.read``.
 
     Returns:
@@ -75,7 +77,7 @@ def table(
             several = heldout if isinstance(heldout, tuple | list) else (heldout,)
             heldout = tuple(_TFDS + str(p).removeprefix(_TFDS) for p in several)
     how = recipe.Recipe(
-        format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, domain=domain
+        format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, domain=domain, looks=looks
     )
     return recipe.build(how, path, heldout, chat, lengths, format)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from rljax.data import rows
-from rljax.environments.questions import columns, splits
+from rljax.environments.questions import columns, images, splits
 from rljax.environments.questions.task import Overlong, Question, Questions
 from rljax.environments.verifiers import answers, rewards
 from rljax.language import messages, settings
@@ -54,15 +54,19 @@ class Recipe:
     lead: str = ""  # before a demonstration, in plain text
     edit: Callable[[str], str] = str  # a change of demonstrations
     domain: str = ""  # the column whose values are the domains; "": there is one domain
+    looks: images.Looks = images.Looks()
     offered: tuple[str, ...] = ()  # keyword arguments of a reward function besides ``prompt`` that are no columns
 
-    def questions(self, read: rows.Rows, judge: rewards.Rewards, styles: Sequence[answers.Format]) -> list[Question]:
+    def questions(
+        self, read: rows.Rows, judge: rewards.Rewards, styles: Sequence[answers.Format], folder: str
+    ) -> list[Question]:
         """Return the rows as questions, each checked.
 
         Args:
           read: the rows.
           judge: the reward function.
           styles: how the reward function reads answers, in order of preference; (): it does not.
+          folder: of pictures.
 
         Raises:
           ValueError: a column is missing or has a value of another type; names the file and the line.
@@ -90,6 +94,8 @@ class Recipe:
             where = read.where(number)
             asked = prompt.read(row, where, number=False)
             text = self.frame.format("\n".join(filter(None, (asked.strip(), after))))
+            seen = self.looks.sources(row, where, folder)
+            text = images.marked(text, len(seen), where) if seen else text
             given = answer.value(row, where) if self.answer else ""
             if self.final or any(part.path in rewards.BUILT_IN for part in judge.parts):
                 given = answer.read(row, where)
@@ -103,7 +109,7 @@ class Recipe:
             for name in judge.required - taken.keys() - {*self.offered}:
                 columns.find(row, name, where, "an argument of the reward function")
             of = domain.read(row, where) if self.domain else ""
-            questions.append(Question(asked, text, reference, solution, taken, where, of))
+            questions.append(Question(asked, text, reference, solution, taken, where, of, seen))
         return questions
 
     def _solution(self, shown: str, reference: Any, styles: Sequence[answers.Format]) -> str | None:
@@ -156,7 +162,7 @@ def build(
         raise ValueError(f"answer='': the reward function {compared[0]!r} compares with an answer; name its column")
 
     def read(files: Any) -> list[Question]:
-        return recipe.questions(rows.read(files, format), judge, styles)
+        return recipe.questions(rows.read(files, format), judge, styles, images.folder(files))
 
     train = read(path)
     sources = splits.by_hash(train, heldout) if fraction else splits.by_file(train, read(heldout))
@@ -169,6 +175,7 @@ def build(
         reward=judge,
         parts=judge.names,
         domain_names=_domains(recipe.domain, [*train, *(() if fraction else sources["heldout"])]),
+        looks=recipe.looks,
     )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 
+from rljax.environments.questions import images
 from rljax.environments.questions.task import DataWarning, Question, places
 
 
@@ -11,6 +12,11 @@ def number(prompt: str) -> float:
     """Return a number in [0, 1) that depends on the words of a prompt alone."""
     digest = hashlib.sha256(" ".join(prompt.split()).encode()).digest()
     return int.from_bytes(digest[:6]) / 2**48
+
+
+def _asked(question: Question) -> str:
+    """Return what a question asks, as words: its prompt and the digests of its pictures."""
+    return " ".join([*question.prompt.split(), *images.digests(question.seen)])
 
 
 def by_hash(questions: Sequence[Question], fraction: float) -> dict[str, list[Question]]:
@@ -21,7 +27,7 @@ def by_hash(questions: Sequence[Question], fraction: float) -> dict[str, list[Qu
     Raises:
       ValueError: a split would be empty; the message has the nearest fraction with which it is not.
     """
-    numbers = [number(question.prompt) for question in questions]
+    numbers = [number(_asked(question)) for question in questions]
     splits: dict[str, list[Question]] = {"train": [], "heldout": []}
     for question, value in zip(questions, numbers, strict=True):
         splits["heldout" if value < fraction else "train"].append(question)
@@ -40,8 +46,8 @@ def by_file(train: Sequence[Question], heldout: Sequence[Question]) -> dict[str,
     Raises:
       ValueError: every training prompt is held out.
     """
-    prompts = {" ".join(question.prompt.split()) for question in heldout}
-    common = [question for question in train if " ".join(question.prompt.split()) in prompts]
+    prompts = set(map(_asked, heldout))
+    common = [question for question in train if _asked(question) in prompts]
     if common:
         text = (
             f"heldout: the prompts of {len(common):,} of {len(train):,} training rows are held out ({places(common)})"

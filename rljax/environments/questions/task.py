@@ -1,6 +1,7 @@
 """The task over questions: prompts and demonstrations as tokens, targets and columns for the reward function."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ import numpy as np
 
 from rljax import types
 from rljax.data import chat, tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, traits
+from rljax.environments.questions import images
 
 Overlong = Literal["error", "drop", "drop_all"]
 
@@ -37,6 +39,7 @@ class Question(NamedTuple):
     columns: Mapping[str, Any]  # keyword arguments of the reward function
     where: str  # file and line
     domain: str = ""
+    seen: tuple[images.Source, ...] = ()  # its pictures
 
 
 class _Rows(NamedTuple):
@@ -74,6 +77,7 @@ class Questions:
     reward: Callable[..., Any]
     parts: tuple[str, ...] = ()  # names of the numbers that the reward function always returns besides the reward
     domain_names: tuple[str, ...] = ("",)
+    looks: images.Looks = images.Looks()
     tokens: Mapping[str, _Rows] | None = dataclasses.field(default=None, repr=False)
     tokenizer: tokenizers.Tokenizer | None = dataclasses.field(default=None, repr=False)  # once bound
     host: bool = True
@@ -81,7 +85,7 @@ class Questions:
     def corpus(self) -> Iterator[str]:
         """Yield the prompts and solutions of the training split, never held-out text."""
         for question in self._source("train"):
-            yield question.text
+            yield self._pictured(question, tokenizers.PICTURE)
             if question.solution is not None:
                 yield question.solution
 
@@ -120,6 +124,11 @@ class Questions:
         """Return the number of questions of a split; once bound, of those whose prompt fits."""
         return len(self._source(split)) if self.tokens is None else len(self._bound(split).row)
 
+    @functools.cached_property
+    def pictures(self) -> traits.Pictures | None:
+        """The pictures of a prompt: as many as the question with the most has."""
+        return self.looks.of(max(len(question.seen) for rows in self.sources.values() for question in rows))
+
     @property
     def domains(self) -> int:
         """Number of domains, the values of a column."""
@@ -137,7 +146,18 @@ class Questions:
         record: Any = types.Prompts  # its fields are annotated as jax arrays
         prompts = [rows.prompt[i] for i in index.tolist()]
         token, mask = tokenizers.padded(prompts, self.prompt_length, rows.pad, left=True)
-        return record(token=token, mask=mask, index=index)
+        return record(token=token, mask=mask, index=index, image=self._images(index, split))
+
+    def _images(self, index: np.ndarray, split: Split) -> np.ndarray | None:
+        """Return the pictures of questions ``[P]``, [P, N, H, W, 3] uint8; ValueError if one cannot be decoded."""
+        if self.pictures is None:
+            return None
+        asked = [self._question(i, split) for i in index.tolist()]
+        return np.stack([self.looks.decoded(q.seen, self.pictures.count, q.where) for q in asked])
+
+    def _pictured(self, question: Question, picture: str) -> str:
+        """Return the text of a question with a text for each of its pictures."""
+        return question.text.replace(images.MARK, picture) if question.seen else question.text
 
     def demonstrations(self, index: Any, split: Split, key: Any = None) -> tuple[Any, Any]:
         """Return demonstrations.
@@ -220,7 +240,8 @@ class Questions:
 
     def _encode(self, tokenizer: tokenizers.Tokenizer, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of a prompt and of its solution, which ends with a stop token."""
-        text, solution = question.text, question.solution or ""
+        picture = tokenizers.picture(tokenizer, self.looks.picture_tokens) if question.seen else ""
+        text, solution = self._pictured(question, picture), question.solution or ""
         if self.chat is not None:
             prompt, ids = tokenizers.exchange(tokenizer, [*self.chat, {"role": "user", "content": text}], solution)
         else:
