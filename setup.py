@@ -32,6 +32,7 @@ setuptools.setup(
         "jinja2>=3.1.6",
         "math-verify",
         "matplotlib",
+        "pillow",
         "ml-collections",
         "ml-dtypes",
         "numpy",
