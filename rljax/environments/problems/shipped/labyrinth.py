@@ -62,24 +62,24 @@ class Labyrinth(drawn.Drawn):
 
     def picture(self, value: jax.Array) -> jax.Array:
         """Draw the cells and the openings between them in white, then start and goal."""
-        side, parent = self.pixels // self.cells, self._parents(value)
-        picture = drawing.blank(len(value), self.pixels)
-        for cell in range(self.cells**2):
-            top, left = (side * place for place in divmod(cell, self.cells))
-            up = parent[:, cell] == cell - self.cells
-            toward_top, toward_left = (jnp.where((cell > 0) & (up == way), 2, 0) for way in (True, False))
-            mask = drawing.rectangle(
-                self.pixels, left + 1 - toward_left, top + 1 - toward_top, left + side - 2, top + side - 2
-            )
-            picture = drawing.paint(picture, mask, drawing.COLOURS["white"])
+        side, count = self.pixels // self.cells, self.cells
+        up = (self._parents(value) == jnp.arange(count**2)[None] - count).reshape(-1, count, count)
+        tops, lefts = up[:, 1:], ~up[:, :, 1:]  # the openings between cells
+        for axis, mirrored in enumerate(self._mirrored(value), 1):
+            tops, lefts = (jnp.where(mirrored[:, None, None], jnp.flip(x, axis), x) for x in (tops, lefts))
+        tops, lefts = jnp.pad(tops, ((0, 0), (1, 1), (0, 0))), jnp.pad(lefts, ((0, 0), (0, 0), (1, 1)))
+        place = jnp.arange(self.pixels)
+        cell, edge = jnp.minimum(place // side, count - 1), jnp.minimum((place + 1) // side, count)
+        inner = (place % side > 0) & (place % side < side - 1) & (place < side * count)
+        down, across = inner[None, :, None], inner[None, None, :]
+        floor = (down & (across | lefts[:, cell][:, :, edge])) | (across & tops[:, edge][:, :, cell])
+        picture = drawing.paint(drawing.blank(len(value), self.pixels), floor, drawing.COLOURS["white"])
         start, goal, _ = self._path(value)
-        for cell, kind, colour in ((start, "square", "green"), (goal, "circle", "red")):
-            y, x = (place * side + (side - 1) // 2 for place in (cell // self.cells, cell % self.cells))
+        for ends, kind, colour in ((start, "square", "green"), (goal, "circle", "red")):
+            x, y = (one * side + (side - 1) // 2 for one in self._place(ends, value))
             mask = drawing.shape(self.pixels, drawing.SHAPES.index(kind), x, y, max(1, side // 4))
             picture = drawing.paint(picture, mask, drawing.COLOURS[colour])
-        down, across = (turned[:, None, None, None] for turned in self._mirrored(value))
-        picture = jnp.where(down, picture[:, ::-1], picture)
-        return jnp.where(across, picture[:, :, ::-1], picture)
+        return picture
 
     def describe(self, value: jax.Array) -> jax.Array:
         """Write start and goal, and the pairs of cells without a wall between them: ``a1>b2,a1a2,a1b1,b1b2``."""
@@ -114,11 +114,16 @@ class Labyrinth(drawn.Drawn):
         """Return whether up and down, and whether left and right are exchanged, ``[P]`` both."""
         return value[:, self.leading] % 2 > 0, value[:, self.leading] // 2 > 0
 
-    def _cell(self, cell: jax.Array, value: jax.Array) -> jax.Array:
-        """Write cells ``[P]`` as their column and row, ``a1``: ``[P, 2]``."""
+    def _place(self, cell: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the column and the row of cells ``[P]``."""
         down, across = self._mirrored(value)
         row, column = cell // self.cells, cell % self.cells
-        row, column = (jnp.where(m, self.cells - 1 - x, x) for m, x in ((down, row), (across, column)))
+        last = self.cells - 1
+        return jnp.where(across, last - column, column), jnp.where(down, last - row, row)
+
+    def _cell(self, cell: jax.Array, value: jax.Array) -> jax.Array:
+        """Write cells ``[P]`` as their column and row, ``a1``: ``[P, 2]``."""
+        column, row = self._place(cell, value)
         return jnp.stack([column + ord("a"), row + ord("1")], axis=1)
 
     def _parents(self, value: jax.Array) -> jax.Array:
@@ -140,10 +145,12 @@ class Labyrinth(drawn.Drawn):
         for _ in range(self.difficulty):
             nearer, edge = edge, (edge @ open_to > 0) & ~seen
             seen |= edge
-        pairs = jnp.cumsum(edge.reshape(len(value), -1), axis=1)
-        rank = value[:, -1:] * pairs[:, -1:] // self.radices[-1]
-        pair = jnp.argmax(pairs > rank, axis=1)
-        start, goal, row = pair // count, pair % count, jnp.arange(len(value))
+        row, counts = jnp.arange(len(value)), jnp.cumsum(jnp.sum(edge, axis=2), axis=1)  # of the goals of each start
+        rank = value[:, -1] * counts[:, -1] // self.radices[-1]
+        start = jnp.argmax(counts > rank[:, None], axis=1)
+        goals = jnp.cumsum(edge[row, start], axis=1)
+        rank -= counts[row, start] - goals[:, -1]
+        goal = jnp.argmax(goals > rank[:, None], axis=1)
         return start, goal, jnp.argmax((open_to[row, start] > 0) & nearer[row, :, goal], axis=1)
 
 
