@@ -21,6 +21,7 @@ from rljax.data import bundle, documents, hugging_face, raw_bytes, sentence_piec
 
 train = sentence_piece.train
 PICTURE = "\ufffc"  # each token of a picture in a prompt; U+FFFC, "object replacement character"
+PICTURES = ("<image_soft_token>", "<|image_pad|>")  # the same in Gemma 3, Qwen2-VL
 KINDS = (*sentence_piece.MODEL_TYPES, "bytes")  # the kinds that need no files
 
 
@@ -138,9 +139,13 @@ def load(source: str | os.PathLike[str] | bytes, date: str | None = None) -> Tok
 
 
 def placeholder(tokenizer: Tokenizer) -> int:
-    """Return the id of the tokens of a picture in a prompt, that of ``PICTURE``; -1 if the tokenizer has none."""
+    """Return the id of the tokens of a picture in a prompt; -1 if the tokenizer has none.
+
+    It is the id of ``PICTURE``, or of the special token of a published model, one of ``PICTURES``.
+    """
     ids = np.flatnonzero(tokenizer.characters() == ord(PICTURE))
-    return int(ids[0]) if ids.size else -1
+    ids = [*ids.tolist(), *(number for number, text in tokenizer.special().items() if text in PICTURES)]
+    return ids[0] if ids else -1
 
 
 def check_same(tokenizer: Tokenizer, folder: str, where: str) -> None:
