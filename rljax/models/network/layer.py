@@ -268,7 +268,7 @@ def _norm(a: Architecture, x: Array, weights: Tree, name: str) -> Array:
     if a.norm == "rms":
         return rms_norm(x, scale, a.norm_epsilon)
     wide = x.astype(jnp.float32)
-    out = rms_norm(wide - jnp.mean(wide, axis=-1, keepdims=True), scale, a.norm_epsilon)
+    out: Any = rms_norm(wide - jnp.mean(wide, axis=-1, keepdims=True), scale, a.norm_epsilon)
     return shifted(out, weights[f"{name}_bias"]).astype(x.dtype)
 
 
