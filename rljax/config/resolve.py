@@ -38,7 +38,7 @@ from rljax.transforms.source import files as stored_files
 SEAMS = tuple(f.name for f in dataclasses.fields(SeamConfig))
 _GROUPS = ("phase", "module")  # groups by name, beside the settings of the run
 _WIDE = 256  # width of a policy whose products are worth a device for each core
-_OF_POLICY = ("vocabulary", "output", "bins")  # of a module, the tokenizer and the pieces decide these
+_OF_POLICY = ("vocabulary", "output", "bins", "vision")  # of a module, the tokenizer, the pieces, the policy decide
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,9 @@ Public names: ``Architecture``, ``Model``, ``Cache``, ``MATRICES``, ``build``, `
 uses a model through ``sampling.Policy``, and a model shards its arrays over a mesh through ``layouts.Layout``.
 
 ===================  =========================================================================================
-``architectures.py``  the fields of an architecture; its parameters and their logical axes
+``architectures.py``  the fields of an architecture
+``towers.py``        the fields of a vision tower
+``parameters.py``    the parameters of an architecture and their logical axes
 ``presets.py``       architectures of published models
 ``network/``         the network: a decoder-only transformer as pure functions, over whole rows and with a cache
 ``scores/``          scores of given rows: log-probabilities and the other quantities of ``types.Scores``, computed in
@@ -27,7 +29,7 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
 
 import dataclasses
 
-from rljax.models import architectures, layouts, presets
+from rljax.models import architectures, layouts, parameters, presets
 from rljax.models.network import caches, histories, transformer, vision
 from rljax.transforms import ops
 from rljax.types import Array, Key, Tree
@@ -52,11 +54,11 @@ class Model:
     @property
     def axes(self) -> Tree:
         """A tree like the parameters; each leaf is a tuple with a logical axis name, or None, per dimension."""
-        return architectures.axes(self.architecture)
+        return parameters.axes(self.architecture)
 
     def init(self, key: Key) -> Tree:
         """Return random parameters: nested dictionaries of arrays; arrays of the layers are stacked on dimension 0."""
-        return architectures.init(self.architecture, key)
+        return parameters.init(self.architecture, key)
 
     def look(self, params: Tree, image: Array | None) -> Array | None:
         """Return what the pictures of prompts are in place of their placeholders.
@@ -220,7 +222,9 @@ class Model:
         """
         return histories.append(self.architecture, weights, token, mask, cache, self.layout)
 
-    def placed(self, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array) -> Cache:
+    def placed(
+        self, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array, seen: Array | None = None
+    ) -> Cache:
         """Begin some rows with whole texts, in place of what they hold.
 
         Args:
@@ -229,11 +233,12 @@ class Model:
           mask: ``[b, W]``, nonzero on real tokens.
           cache: from ``history``, as for ``append``.
           rows: ``[b]`` int32; a number beyond the last row is left out.
+          seen: ``[b, n, D]`` from ``look``.
 
         Returns:
           The new cache.
         """
-        return histories.placed(self.architecture, weights, token, mask, cache, rows, self.layout)
+        return histories.placed(self.architecture, weights, token, mask, cache, rows, self.layout, seen)
 
     def settle(self, cache: Cache) -> Cache:
         """Move the tokens that ``extend`` has appended to the ends of the histories; a row's come first."""

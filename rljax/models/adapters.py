@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architectures
+from rljax.models import architectures, parameters
 from rljax.models.architectures import Architecture
 from rljax.types import Array, Key, Tree
 
@@ -51,7 +51,7 @@ def matrices(tree: Tree) -> Tree:
 
 def fresh(architecture: Architecture, key: Key) -> Tree:
     """Return the adapters of ``init(architecture, key)``, None elsewhere; XLA creates no other parameter."""
-    return jax.jit(lambda key: matrices(architectures.init(architecture, key)))(key)
+    return jax.jit(lambda key: matrices(parameters.init(architecture, key)))(key)
 
 
 def merged(architecture: Architecture, params: Tree) -> tuple[Architecture, Tree]:

@@ -1,29 +1,22 @@
-"""The fields of a decoder-only transformer, and its parameters.
-
-flax.linen declares the parameters and is used in this file only: callers see plain dictionaries.
-"""
+"""The fields of a decoder-only transformer."""
 
 import dataclasses
 import functools
-import math
-from typing import Annotated, Any, Literal, get_args
-
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 
 from rljax.language import settings
 from rljax.language.settings import NonNegative, Positive, Size, group, setting
 from rljax.models import towers
-from rljax.models.layouts import Names
 from rljax.models.network import attention
-from rljax.types import Key, Range, Tree
+from rljax.types import Range
 
 Dtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "full", "dots", "auto"]
 Output = Literal["logits", "scalar", "both"]
 Activation = Literal["silu", "gelu"]
 RopeRule = Literal["llama3", "yarn"]
+Norm = Literal["rms", "layer"]
 # bounds far above published models: a nonsense value is refused before a tree of arrays is made from it
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 4000)]
@@ -86,6 +79,9 @@ class Architecture:
     )
     rope_truncate: bool = setting(True, "Whether 'yarn' rounds the two indices to whole numbers.", fixed=True)
     rope_scale: Positive = setting(1.0, "Factor of the rotated queries and keys; 'yarn' uses one above 1.", fixed=True)
+    norm: Norm = setting(
+        "rms", "Norm: 'rms' divides by the root mean square; 'layer' also subtracts the mean.", fixed=True
+    )
     norm_epsilon: Positive = setting(1e-6, "Added to the mean square in a norm.", fixed=True)
     norm_offset: NonNegative = setting(
         0.0, "Added to the scale of a norm; scales start where the sum is 1.", fixed=True
@@ -93,6 +89,7 @@ class Architecture:
     bias: tuple[str, ...] = setting((), "Matrices that have a bias.", fixed=True)
     head_norm: bool = setting(False, "Whether queries and keys are normalized before the rotation.", fixed=True)
     post_norm: bool = setting(False, "Whether attention and the gated unit are followed by a norm.", fixed=True)
+    gated: bool = setting(True, "Whether hidden units are gated; else they are activation(x up) alone.", fixed=True)
     activation: Activation = setting("silu", "Activation of the gate; 'gelu' is the approximation by tanh.", fixed=True)
     embedding_scale: Positive = setting(1.0, "Factor of the embeddings, rounded to ``dtype``.", fixed=True)
     query_scale: NonNegative = setting(0.0, "Factor of the attention scores; 0: head_size^-1/2.", fixed=True)
@@ -126,6 +123,8 @@ class Architecture:
     bins: tuple[float, float, int] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.vision, Mapping):  # fields, as ``checkpoints.families.read`` returns them
+            object.__setattr__(self, "vision", towers.Vision(**self.vision))
         settings.check(self)
         if not self.head_size:
             if self.width % self.heads:
@@ -155,6 +154,8 @@ class Architecture:
             raise ValueError(f"bias={self.bias!r}: choose some of {', '.join(MATRICES)}")
         if self.experts and {"gate", "up", "down"} & set(self.bias):
             raise ValueError(f"bias={self.bias!r}: experts have no biases (experts={self.experts})")
+        if not self.gated and (self.experts or "gate" in self.bias):
+            raise ValueError("gated=False: neither experts nor a bias of 'gate'")
 
     def _check_adapters(self) -> None:
         if not self.adapter_modules or set(self.adapter_modules) - set(MATRICES):
@@ -171,6 +172,8 @@ class Architecture:
             raise ValueError(f"decode_attention='kernel': head_size={self.head_size}, must be 16, 32, 64, ...")
         if self.attention == "cudnn" and self.attention_cap:
             raise ValueError(f"attention='cudnn' does not support attention_cap={self.attention_cap}: choose another")
+        if self.attention == "splash" and self.vision.layers and self.vision.mutual:
+            raise ValueError("attention='splash' does not support vision.mutual: choose another")
         if not self.pattern or set(self.pattern) - {"local", "global"}:
             raise ValueError(f"pattern={self.pattern!r}: expected a sequence of 'local' and 'global', not empty")
         if ("local" in self.pattern) != bool(self.window):
@@ -181,7 +184,9 @@ class Architecture:
     @property
     def adapted(self) -> tuple[str, ...]:
         """The matrices of a layer that have an adapter."""
-        return tuple(self.adapter_modules) if self.adapter_rank else ()
+        if not self.adapter_rank:
+            return ()
+        return tuple(name for name in self.adapter_modules if self.gated or name != "gate")
 
     @functools.cached_property
     def tower(self) -> "Architecture":
@@ -193,6 +198,7 @@ class Architecture:
             heads=v.heads,
             kv_heads=v.heads,
             hidden=v.hidden,
+            **towers.FORMS[v.form],
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             remat=self.remat,
@@ -233,185 +239,5 @@ class Architecture:
     def form(self, local: bool) -> Form:
         """Return how attention scores are computed, in a local or a global layer."""
         scale = self.query_scale or self.head_size**-0.5
-        return Form(scale, self.attention_cap, self.window if local else 0)
-
-
-@functools.partial(jax.jit, static_argnums=0)  # without jit it takes seconds
-def init(architecture: Architecture, key: Key) -> Tree:
-    """Return random parameters as nested dictionaries; arrays of the layers are stacked on dimension 0.
-
-    They have ``param_dtype``, except adapters and the scalar head, which are small, trained, and float32.
-    """
-    params = nn.meta.unbox(_boxed(architecture, key))
-
-    def cast(path: Any, w: jax.Array) -> jax.Array:
-        small = path[-1].key == "scalar" or path[-1].key.endswith(ADAPTER)
-        return w if small else w.astype(architecture.param_dtype)
-
-    return jax.tree_util.tree_map_with_path(cast, params)
-
-
-def axes(architecture: Architecture) -> Tree:
-    """Return a tree like the parameters whose leaves are tuples: one logical axis name per dimension."""
-    boxed = jax.eval_shape(functools.partial(_boxed, architecture), jax.random.key(0))
-    return jax.tree.map(
-        lambda box: tuple(box.names), boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
-    )
-
-
-def _boxed(architecture: Architecture, key: Key) -> Tree:
-    params = _whole(architecture, _Decoder(architecture), key)
-    if not architecture.vision.layers:
-        return params
-    tower, eyes = architecture.tower, jax.random.fold_in(key, 2)
-    projector = _Projector(architecture).init(jax.random.fold_in(eyes, 0))["params"]
-    return {**params, "projector": projector, architecture.tower_name: _whole(tower, _Tower(architecture), eyes)}
-
-
-def _whole(architecture: Architecture, module: nn.Module, key: Key) -> Tree:
-    """Return the boxed parameters of a module, with the adapters of its layers."""
-    params = module.init(key)["params"]
-    adapters = _adapters(architecture, params["layers"], jax.random.fold_in(key, 1))
-    return {**params, "layers": {**params["layers"], **adapters}}
-
-
-def _at_least_one(field: str, value: int | None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field}={value!r} must be an integer of at least 1")
-
-
-def _parameter(module: nn.Module, name: str, start: Any, names: Names, shape: tuple[int, ...]) -> None:
-    """Declare a float32 parameter of ``module``, with its logical axis names."""
-    module.param(name, nn.with_logical_partitioning(start, names), shape, jnp.float32)
-
-
-def _adapters(a: Architecture, layers: Tree, key: Key) -> Tree:
-    """Return the adapters of boxed matrices, A from N(0, 1 / fan_in) and B = 0; other parameters keep their keys."""
-    boxed = {}
-    for i, name in enumerate(a.adapted):
-        (_, *names), (_, *shape), cut = layers[name].names, layers[name].value.shape, MATRICES[name][0]
-        into = jax.random.normal(jax.random.fold_in(key, i), (a.layers, *shape[:cut], a.adapter_rank), jnp.float32)
-        into *= math.prod(shape[:cut]) ** -0.5
-        out = jnp.zeros((a.layers, a.adapter_rank, *shape[cut:]), jnp.float32)
-        boxed[name + ADAPTER[0]] = nn.LogicallyPartitioned(into, ("layers", *names[:cut], None))
-        boxed[name + ADAPTER[1]] = nn.LogicallyPartitioned(out, ("layers", None, *names[cut:]))
-    return boxed
-
-
-class _Layer(nn.Module):
-    """The parameters of one layer."""
-
-    architecture: Architecture
-
-    @nn.compact
-    def __call__(self, carry: None, index: None) -> tuple[None, None]:
-        """Declare matrices with entries from N(0, scale^2 / fan_in), norms that start as 1 and biases as 0."""
-        a = self.architecture
-        small = (
-            2 * a.layers
-        ) ** -0.5  # two outputs per layer: the initial variance of the stream does not grow with depth
-        heads, kv_heads = ("width", "heads", "head_size"), ("width", "kv_heads", "head_size")
-        norm = ((None,), (a.width,), 0, 1 - a.norm_offset)
-        table: dict[str, tuple[Names, tuple[int, ...], int, float]] = {
-            "attention_norm": norm,
-            "query": (heads, (a.width, a.heads, a.head_size), a.width, 1),
-            "key": (kv_heads, (a.width, a.kv_heads, a.head_size), a.width, 1),
-            "value": (kv_heads, (a.width, a.kv_heads, a.head_size), a.width, 1),
-            "attention_output": (
-                ("heads", "head_size", "width"),
-                (a.heads, a.head_size, a.width),
-                a.heads * a.head_size,
-                small,
-            ),
-            "swiglu_norm": norm,
-        }
-        if a.experts:
-            into, out = ("expert", "width", "hidden"), ("expert", "hidden", "width")
-            table |= {
-                "router": (("width", None), (a.width, a.experts), a.width, 1),
-                "gate": (into, (a.experts, a.width, a.expert_hidden), a.width, 1),
-                "up": (into, (a.experts, a.width, a.expert_hidden), a.width, 1),
-                "down": (out, (a.experts, a.expert_hidden, a.width), a.expert_hidden, small),
-            }
-        else:
-            table |= {
-                "gate": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
-                "up": (("width", "hidden"), (a.width, a.hidden), a.width, 1),
-                "down": (("hidden", "width"), (a.hidden, a.width), a.hidden, small),
-            }
-        for name, (contracted, _) in MATRICES.items():
-            if name in a.bias:
-                matrix_axes, shape, _, _ = table[name]
-                table[f"{name}_bias"] = (matrix_axes[contracted:], shape[contracted:], 0, 0)
-        if a.head_norm:
-            table |= {name: ((None,), (a.head_size,), 0, 1 - a.norm_offset) for name in ("query_norm", "key_norm")}
-        if a.post_norm:
-            table |= {"attention_post_norm": norm, "swiglu_post_norm": norm}
-        for name, (
-            names,
-            shape,
-            fan_in,
-            scale,
-        ) in table.items():  # the order decides the keys, hence the initial values
-            start = nn.initializers.normal(scale * fan_in**-0.5) if fan_in else nn.initializers.constant(scale)
-            _parameter(self, name, start, names, shape)
-        return None, None
-
-
-class _Decoder(nn.Module):
-    """The parameters of embedding, layers, final norm and head."""
-
-    architecture: Architecture
-
-    @nn.compact
-    def __call__(self) -> None:
-        """Declare the parameters."""
-        a = self.architecture
-        normal = nn.initializers.normal(a.width**-0.5)
-        _parameter(self, "embedding", normal, ("vocabulary", "width"), (a.vocabulary, a.width))
-        if a.output != "logits":
-            names, shape = (("width",), (a.width,)) if a.bins is None else ((None, "width"), (a.bins[2], a.width))
-            _parameter(self, "scalar", nn.initializers.zeros, names, shape)
-        if a.output != "scalar" and not a.tied:
-            _parameter(self, "unembedding", normal, ("width", "vocabulary"), (a.width, a.vocabulary))
-        _stack(self, a)
-
-
-class _Tower(nn.Module):
-    """The parameters of patches, layers and final norm of a vision tower."""
-
-    architecture: Architecture
-
-    @nn.compact
-    def __call__(self) -> None:
-        """Declare the parameters."""
-        v = self.architecture.vision
-        size = 3 * v.patch**2
-        _parameter(self, "patch", nn.initializers.normal(size**-0.5), (None, "width"), (size, v.width))
-        _stack(self, self.architecture.tower)
-
-
-class _Projector(nn.Module):
-    """The matrix from a tower's output to the policy's embeddings."""
-
-    architecture: Architecture
-
-    @nn.compact
-    def __call__(self) -> None:
-        """Declare the matrix: projections are as large as embeddings."""
-        shape = (self.architecture.vision.width, self.architecture.width)
-        start = nn.initializers.normal((shape[0] * shape[1]) ** -0.5)
-        _parameter(self, "matrix", start, (None, "width"), shape)
-
-
-def _stack(module: nn.Module, a: Architecture) -> None:
-    """Declare the layers and the final norm of a module."""
-    stack = nn.scan(
-        _Layer,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        length=a.layers,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
-    stack(a, name="layers")(None, None)
-    _parameter(module, "final_norm", nn.initializers.constant(1 - a.norm_offset), (None,), (a.width,))
+        ahead = self.vision.tokens - 1 if self.vision.layers and self.vision.mutual else 0
+        return Form(scale, self.attention_cap, self.window if local else 0, ahead)

@@ -39,7 +39,7 @@ class ModelConfig:
 
         Args:
           vocabulary: number of ids of the tokenizer.
-          placeholder: id of the tokens of a picture; -1: there is none.
+          placeholder: id of the tokens of a picture if the settings name none; -1: there is none.
           output: outputs of the network.
 
         Returns:
@@ -54,7 +54,9 @@ class ModelConfig:
                 f"config.model.vocabulary={size} (weights {self.weights!r}): must be at least "
                 f"{vocabulary}, the number of ids of the tokenizer."
             )
-        vision = dataclasses.replace(self.architecture.vision, placeholder=placeholder)
+        vision = self.architecture.vision
+        if vision.placeholder < 0:
+            vision = dataclasses.replace(vision, placeholder=placeholder)
         return dataclasses.replace(self.architecture, vocabulary=size or vocabulary, output=output, vision=vision)
 
 

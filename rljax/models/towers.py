@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from rljax.language import settings
 from rljax.language.settings import Count, setting
@@ -10,16 +11,27 @@ from rljax.types import Range
 
 Layers = Annotated[int, Range(0, 1000)]
 Side = Annotated[int, Range(1, 10_000)]
+Id = Annotated[int, Range(-1, 10**7)]
+# what the layers of each form of tower are: fields of Architecture
+_MATRICES = ("query", "key", "value", "attention_output", "up", "down")
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "siglip": {"norm": "layer", "gated": False, "activation": "gelu", "bias": _MATRICES},
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Vision:
     """A tower of bidirectional layers over the patches of a picture, and a projection to the policy's width.
 
-    Its layers are built like the policy's, with rotary positions of rows and columns. Squares of neighboring patches
-    are averaged into ``tokens`` tokens.
+    Squares of neighboring patches are averaged into ``tokens`` tokens. The layers of the forms are:
+
+    - "plain": like the policy's, with rotary positions of rows and columns;
+    - "siglip": those of SigLIP (arXiv 2303.15343), as Gemma 3 has them (arXiv 2503.19786): learned positions, norms
+      with mean and bias, biases, no gate. The projection is preceded by a norm.
     """
 
+    form: Literal["plain", "siglip"] = setting("plain", "Form of the tower's layers and projection.", fixed=True)
     layers: Layers = setting(0, "Layers of the tower that reads pictures; 0: the policy reads text only.", fixed=True)
     width: Side = setting(64, "Width of the tower.", fixed=True)
     heads: Side = setting(4, "Heads of a layer of the tower; their size is a multiple of 4.", fixed=True)
@@ -30,7 +42,10 @@ class Vision:
     trained: bool = setting(
         True, "Whether the tower is trained, or with adapters has some; else its projection alone.", fixed=True
     )
-    placeholder: int = -1  # the token of a prompt that a picture's token replaces; -1: the tokenizer has none
+    mutual: bool = setting(
+        False, "Whether the tokens of a picture attend to each other in the policy, in both directions.", fixed=True
+    )
+    placeholder: Id = setting(-1, "Id in a prompt that a picture's token replaces; -1: the tokenizer's.", fixed=True)
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, on an invalid value."""

@@ -23,7 +23,7 @@ from rljax.config import files, schema
 from rljax.data import storage, tokenizers
 from rljax.environments.questions import gsm8k
 from rljax.host import owners, workdirs
-from rljax.models import architectures
+from rljax.models import architectures, parameters
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs
 from rljax.run.evaluation import evaluate
@@ -674,7 +674,7 @@ def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_
 @pytest.mark.full
 def test_weights_and_tokenizers_come_and_go_through_failures(store):
     architecture = architectures.Architecture(vocabulary=40, layers=2, width=16, heads=2, kv_heads=1, hidden=32)
-    params = architectures.init(architecture, jax.random.key(0))
+    params = parameters.init(architecture, jax.random.key(0))
     folder = f"{BUCKET}/weights"
     store.plan(flaky.Fault("503", "POST.*weights/model-"))
     weights.save(folder, architecture, params, shard_bytes=3000)

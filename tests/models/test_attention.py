@@ -102,7 +102,7 @@ def oracle(case: Case, magnitude: bool = False) -> np.ndarray:
     query, key, value = (np.asarray(x, np.float64) for x in case[:3])
     value = np.abs(value) if magnitude else value
     out = np.zeros(query.shape)
-    (rows, _, heads, _), (scale, cap, window), position = query.shape, case.form, case.rows.position
+    (rows, _, heads, _), (scale, cap, window), position = query.shape, case.form[:3], case.rows.position
     for b in range(rows):
         for i in np.flatnonzero(case.segment[b]):
             reach = position[b, i] - window if window else -1

@@ -11,7 +11,7 @@ from typing import Any
 
 from rljax.language import messages, settings
 from rljax.models.architectures import MATRICES, Architecture
-from rljax.models.checkpoints import keys, rope
+from rljax.models.checkpoints import keys, rope, vision
 from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
 
 # fields that say how a model is computed and trained: not part of config.json
@@ -30,14 +30,13 @@ _LAYERS = {"sliding_attention": "local", "full_attention": "global"}
 def kind(config: Mapping[str, Any]) -> str:
     """Return the family that a config.json names, known or not; "" if it names none."""
     name = config.get("model_type")
-    if name == "gemma3":  # multimodal: text_config describes the decoder
-        name = "gemma3_text"
     return name if isinstance(name, str) else ""
 
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config.json that an architecture does not determine: tokens, names, training."""
-    return {key: value for key, value in config.items() if key in keys.HARMLESS}
+    inner = {key: kept(value) for key in ("text_config", "vision_config") if isinstance(value := config.get(key), dict)}
+    return {key: value for key, value in config.items() if key in keys.HARMLESS | keys.TOKENS} | inner
 
 
 def read(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +52,8 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"config.json: model_type={messages.shown(name)} is unknown; choose one of {', '.join(FAMILIES)}"
         )
-    family, config = FAMILIES[name], _decoder(config)
+    family, outer = FAMILIES[name], config
+    config = _decoder(config, family) if family.tower else config
     keys.check(config, {*family.read, *family.ignored}, family.expected, f"model_type {name!r}")
     present = {key: value for key, value in config.items() if key in family.read}
     if present.get("num_local_experts") is not None:  # as transformers 5 names it
@@ -72,23 +72,24 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, matrices in BIASES.items():
         if values.get(key) and keys.value(values, key, bool):
             fields["bias"] = (*fields["bias"], *matrices)
+    fields |= {"vision": vision.read(family.tower, outer)} if family.tower else {}
     try:
         built = Architecture(**fields)
     except ValueError as error:
         raise ValueError(f"config.json: {error}") from None
-    return {f: type(default)(getattr(built, f)) for f, default in _DEFAULTS.items()}
+    known = {f: type(default)(getattr(built, f)) for f, default in _DEFAULTS.items()}
+    return known | ({"vision": fields["vision"]} if family.tower else {})
 
 
-def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json that describes the decoder."""
-    if config["model_type"] != "gemma3":
-        return config
-    keys.check(config, keys.OUTER, {"tie_word_embeddings": (True,)}, "model_type 'gemma3'")
-    text = config.get("text_config")
-    if not isinstance(text, Mapping) or text.get("model_type", "gemma3_text") != "gemma3_text":
-        raise ValueError(
-            f"config.json: text_config={messages.shown(text)}: must be an object of model_type gemma3_text"
-        )
+def _decoder(config: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """Return the part of a multimodal config.json that describes the decoder."""
+    name = config["model_type"]
+    keys.check(config, {*keys.OUTER, *keys.TOKENS, *vision.TOWERS[family.tower].outer}, {}, f"model_type {name!r}")
+    text, inner = config.get("text_config"), f"{name}_text"
+    if not isinstance(text, Mapping) or text.get("model_type", inner) != inner:
+        raise ValueError(f"config.json: text_config={messages.shown(text)}: must be an object of model_type {inner}")
+    tied = family.defaults["tie_word_embeddings"]
+    keys.agreed("tie_word_embeddings", *(given.get("tie_word_embeddings", tied) for given in (config, text)))
     return text
 
 
@@ -160,12 +161,18 @@ def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
     """
     if family and family not in FAMILIES:
         raise ValueError(f"family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
-    shape = _shape(architecture)
+    shape, seeing = _shape(architecture), _seeing(architecture)
+    if seeing and architecture.vision.placeholder < 0:
+        raise ValueError("vision.placeholder=-1: config.json names the token of a picture; the tokenizer has none")
     lost: dict[str, list[str]] = {}
     for name in [family] if family else FAMILIES:
+        if bool(FAMILIES[name].tower) != bool(seeing):
+            lost |= {name: ["vision.layers"]} if family else {}
+            continue
         config = _write(dataclasses.replace(architecture, **shape), name)
-        back = _shape(Architecture(**read(config)))
-        lost[name] = [f for f, value in shape.items() if back[f] != value]
+        built = Architecture(**read(config))
+        back = _shape(built) | _seeing(built)
+        lost[name] = [f for f, value in (shape | seeing).items() if back[f] != value]
         if not lost[name]:
             return config
     nearest = min(lost, key=lambda name: len(lost[name]))
@@ -194,6 +201,12 @@ def _shape(a: Architecture) -> dict[str, Any]:
     return fields | {name: _DEFAULTS[name] for name in unused}
 
 
+def _seeing(a: Architecture) -> dict[str, Any]:
+    """Return the fields of a vision tower that a config.json must express; {} if there is no tower."""
+    fields = dataclasses.asdict(a.vision) if a.vision.layers else {}
+    return {f"vision.{name}": value for name, value in fields.items() if name not in ("trained", "placeholder")}
+
+
 def _write(a: Architecture, name: str) -> dict[str, Any]:
     """Return the config.json of a family that is nearest to an architecture."""
     family = FAMILIES[name]
@@ -217,10 +230,13 @@ def _write(a: Architecture, name: str) -> dict[str, Any]:
     if a.output == "scalar":
         model = f"{family.classifier or family.model}ForSequenceClassification"
         labels = {f"LABEL_{i}": i for i in range(a.bins[2] if a.bins else 1)}
-        config |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+        tags = {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
     else:
-        model = f"{family.model}ForCausalLM"
-    return {"architectures": [model], "model_type": name, **config}
+        model, tags = f"{family.model}For{'ConditionalGeneration' if family.tower else 'CausalLM'}", {}
+    if family.tower:
+        config = {"text_config": {"model_type": f"{name}_text", **config}, "tie_word_embeddings": a.tied}
+        config |= vision.write(family.tower, a.vision)
+    return {"architectures": [model], "model_type": name, **config, **tags}
 
 
 def names(architecture: Architecture) -> dict[tuple[str, ...], str]:
@@ -254,4 +270,5 @@ def names(architecture: Architecture) -> dict[tuple[str, ...], str]:
         }
     if a.experts:
         layer["router"] = "mlp.gate.weight"
-    return fields | {("layers", name): "model.layers.{layer}." + public for name, public in layer.items()}
+    fields |= {("layers", name): "model.layers.{layer}." + public for name, public in layer.items()}
+    return fields | vision.names(a)

@@ -36,13 +36,10 @@ HARMLESS = frozenset(
     """.split()
 )
 
-# of the outer config of a multimodal model, which has the decoder's in ``text_config``
-OUTER = frozenset(
-    """
-    boi_token_id boi_token_index eoi_token_id eoi_token_index image_token_id image_token_index mm_tokens_per_image
-    text_config vision_config
-    """.split()
-)
+# tokens around pictures, in the outer config of a multimodal model: no effect on the logits of a sequence
+TOKENS = frozenset("boi_token_id boi_token_index eoi_token_id eoi_token_index".split())
+# of that config: ``text_config`` has the decoder's keys
+OUTER = frozenset("text_config tie_word_embeddings vision_config".split())
 
 # keys that change what a model computes, or what the weights are, unless null or one of these values
 EXPECTED: Mapping[str, tuple[Any, ...]] = {

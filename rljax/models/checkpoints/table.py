@@ -45,6 +45,7 @@ class Family:
     ignored: tuple[str, ...] = ()  # keys that its reference code does not read
     expected: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # see ``keys.check``
     classifier: str = ""  # the prefix of its class for classification, if it differs
+    tower: str = ""  # the form of its vision tower; with one, the keys are in ``text_config``
 
     @property
     def read(self) -> set[str]:
@@ -121,3 +122,4 @@ FAMILIES: dict[str, Family] = {
         classifier="Gemma3Text",
     ),
 }
+FAMILIES["gemma3"] = dataclasses.replace(FAMILIES["gemma3_text"], tower="siglip", classifier="Gemma3")

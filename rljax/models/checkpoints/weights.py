@@ -3,11 +3,9 @@
 Reading holds one parameter in host memory at a time; writing holds the tensors of one file.
 """
 
-import collections
 import json
 import math
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,13 +14,20 @@ import numpy as np
 from etils import epath
 
 from rljax.data import documents, storage
-from rljax.models import adapters, architectures
+from rljax.models import adapters, parameters
 from rljax.models.architectures import Architecture
-from rljax.models.checkpoints import families, tensors
+from rljax.models.checkpoints import families, tensors, vision
 from rljax.types import Key, Tree
 
 _COPIED = ("tokenizer", "chat_template", "special_tokens", "vocab", "merges", "generation_config", "added_tokens")
-_OTHERS = ("vision_tower.", "multi_modal_projector.")  # parts of multimodal checkpoints that are not the decoder
+# matrices that are stored as they are read: [in, out], or one row for each number
+_AS_THEY_ARE = (
+    "model.embed_tokens.weight",
+    "score.weight",
+    "vision_tower.embeddings.position_embedding.weight",
+    "multi_modal_projector.mm_input_projection_weight",
+)
+_PATCH = {"embeddings.patch_embedding.weight": (3,)}  # dimensions of a convolution between its outputs and its sides
 
 
 def config(folder: str) -> dict[str, Any]:
@@ -82,21 +87,17 @@ def load(folder: str, architecture: Architecture, shardings: Tree | None = None,
     return adapters.joined(jax.tree.map(jax.device_put, fresh, adapters.matrices(shardings)), params)
 
 
-def _decoder(stored: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
-    """Return the tensors of the decoder, without the prefixes that multimodal checkpoints have."""
+def _named_here(stored: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
+    """Return the tensors without the prefixes that multimodal checkpoints have."""
     kept = {}
     for name, tensor in stored.items():
-        if _ignored(name) or name.endswith("rotary_emb.inv_freq"):
+        if name.endswith("rotary_emb.inv_freq"):
             continue
-        short = name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)
+        short = vision.short(name)
         if short in kept:
             raise ValueError(f"{tensor.path}: {name[:100]} is the same parameter as another tensor, {short[:100]}")
         kept[short] = tensor
     return kept
-
-
-def _ignored(name: str) -> bool:
-    return name.removeprefix("model.").startswith(_OTHERS)
 
 
 def _leading(name: str) -> int:
@@ -112,8 +113,8 @@ def _pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
 
 
 def _transposed(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a part of a parameter of ``shape`` is stored transposed: any matrix but embedding and head."""
-    return len(shape) > 1 and name not in ("model.embed_tokens.weight", "score.weight") and not name.endswith(".bias")
+    """Return whether a part of a parameter of ``shape`` is stored transposed: most matrices."""
+    return len(shape) > 1 and name not in _AS_THEY_ARE and not name.endswith(".bias")
 
 
 def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -122,13 +123,17 @@ def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (1, *shape) if len(shape) == 1 else shape
     if not _transposed(name, shape):
         return (int(np.prod(shape)),) if name.endswith(".bias") else shape
-    split = len(shape) - 1 if name.endswith("o_proj.weight") else 1
+    for end, inner in _PATCH.items():
+        if name.endswith(end):
+            side = math.isqrt(shape[0] // math.prod(inner))
+            return (shape[1], *inner, side, side)
+    split = len(shape) - 1 if name.endswith(("o_proj.weight", "out_proj.weight")) else 1
     return int(np.prod(shape[split:])), int(np.prod(shape[:split]))
 
 
 def _view(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return a view of a stored tensor with the ``shape`` of its part of the parameter."""
-    return (tensor.T if _transposed(name, shape) else tensor).reshape(shape)
+    return (tensor.reshape(len(tensor), -1).T if _transposed(name, shape) else tensor).reshape(shape)
 
 
 def _finite(x: np.ndarray) -> bool:
@@ -139,20 +144,19 @@ def _finite(x: np.ndarray) -> bool:
 
 
 def _shapes(architecture: Architecture) -> Tree:
-    return jax.eval_shape(lambda: architectures.init(architecture, jax.random.key(0)))
+    return jax.eval_shape(lambda: parameters.init(architecture, jax.random.key(0)))
 
 
 def check(folder: str, architecture: Architecture) -> dict[str, tensors.Tensor]:
-    """Return the decoder's tensors of a folder, those that ``load`` reads; warn if the model has other parts.
+    """Return the tensors of a folder, those that ``load`` reads.
 
     Raises:
-      ValueError: tensors are missing, unexpected or of another shape (they are named), or a file is truncated.
+      ValueError: no public model has such a vision tower; tensors are missing, unexpected or of another shape (they
+        are named); or a file is truncated.
     """
-    every = tensors.index(folder)
-    a, stored = architecture, _decoder(every)
-    if others := collections.Counter(name.removeprefix("model.").split(".")[0] for name in every if _ignored(name)):
-        parts = ", ".join(f"{part} ({count} tensors)" for part, count in sorted(others.items()))
-        warnings.warn(f"weights {folder!r}: the text decoder is read, and not {parts}", stacklevel=2)
+    a, stored = architecture, _named_here(tensors.index(folder))
+    if a.vision.layers and not vision.names(a):
+        raise ValueError(f"weights {folder!r}: no public model has a vision tower of vision.form={a.vision.form!r}")
     expected: dict[str, tuple[int, ...]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(_shapes(a)):
         if adapters.is_adapter(path):
@@ -249,7 +253,9 @@ def save(
     kind = family or families.kind(model)
     fields = families.write(architecture, kind if kind in families.FAMILIES else "")
     stored = dtype or str(params["embedding"].dtype)
-    fields = {**families.kept(model), **fields, "dtype": stored, "torch_dtype": stored}  # transformers 5, 4
+    kept = families.kept(model)
+    fields |= {key: kept.get(key, {}) | value for key, value in fields.items() if isinstance(value, dict)}
+    fields = {**kept, **fields, "dtype": stored, "torch_dtype": stored}  # transformers 5, 4
     remote = storage.remote(folder)  # a remote folder cannot be renamed atomically: config.json is written last
     draft = target if remote else target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
     draft.mkdir(parents=True)
@@ -266,10 +272,13 @@ def save(
 
 
 def _named(architecture: Architecture, params: Tree, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
+    form = architecture.vision.form if architecture.vision.layers else ""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = families.names(architecture)[tuple(key.key for key in path)]
         for index, part, shape in _pieces(name, leaf.shape):
             x = np.asarray(leaf[index] if index else leaf)
             stored = _stored(part, shape)
-            x = x.reshape(stored[::-1]).T if _transposed(part, shape) else x.reshape(stored)
-            yield part, np.ascontiguousarray(x.astype(dtype or x.dtype))
+            if _transposed(part, shape):
+                x = x.reshape(-1, stored[0]).T
+            name = vision.published(form, part)
+            yield name, np.ascontiguousarray(x.reshape(stored).astype(dtype or x.dtype))

@@ -1,8 +1,8 @@
 """Attention of a batch of rows over themselves and over a prompt that several rows share.
 
-A query attends to the tokens of its segment up to and including itself, and to every real token of its prompt, which
-precedes the row; with a window, only to keys of the last ``window`` positions. The keys and values of a prompt are
-stored once for all its rows: row b belongs to prompt b // (B / P).
+A query attends to the tokens of its segment up to and including itself, or the end of its picture, and to every real
+token of its prompt, which precedes the row; with a window, only to keys of the last ``window`` positions and later. The
+keys and values of a prompt are stored once for all its rows: row b belongs to prompt b // (B / P).
 
 Dimension key, in addition to the key of ``types``: W positions of a row, L of a prompt, P prompts, G key-value heads,
 R = H / G query heads that share a key-value head.
@@ -34,6 +34,7 @@ class Form(NamedTuple):
     scale: float
     cap: float = 0.0  # 0: no cap
     window: int = 0  # 0: all positions
+    ahead: int = 0  # the most columns after its own that a query attends to
 
 
 class Rows(NamedTuple):
@@ -41,6 +42,7 @@ class Rows(NamedTuple):
 
     segment: Array  # [B, W] int32, 0 on padding; a query attends within its segment
     position: Array  # [B, W] int32, read if there is a window
+    last: Array | None = None  # [B, W] int32, the last column that a query attends to; None: its own
 
 
 class Prompt(NamedTuple):
@@ -87,11 +89,14 @@ def attend(
     def spread(x: Array) -> Array:
         return x if repeats == 1 else ops.repeat(x, repeats, axis=2)
 
-    def run(query: Array, key: Array, value: Array, segment: Array, position: Array, *prompt: Array) -> Array:
-        shared = Prompt(*prompt) if prompt else None
-        return IMPLEMENTATIONS[implementation](form, query, key, value, Rows(segment, position), shared)
+    columns = [x for x in rows if x is not None]
 
-    arrays, names = [query, spread(key), spread(value), *rows], [_HEADS] * 3 + [_COLUMNS] * 2
+    def run(query: Array, key: Array, value: Array, *rest: Array) -> Array:
+        each, prompt = Rows(*rest[: len(columns)]), rest[len(columns) :]
+        shared = Prompt(*prompt) if prompt else None
+        return IMPLEMENTATIONS[implementation](form, query, key, value, each, shared)
+
+    arrays, names = [query, spread(key), spread(value), *columns], [_HEADS] * 3 + [_COLUMNS] * len(columns)
     if prompt is not None:
         arrays += [spread(prompt.key), spread(prompt.value), prompt.mask, prompt.position]
         names += [_HEADS] * 2 + [_COLUMNS] * 2
@@ -117,13 +122,14 @@ def near(form: Form, query: Array, key: Array) -> Array | bool:
     return query - key < form.window if form.window else True
 
 
-def _visible(form: Form, rows: Rows, prompt: Prompt | None, start: int, stop: int) -> Array:
-    """Return which keys [prompt | row up to ``stop``] the queries [start, stop) attend to: bool [B, q, L + stop]."""
-    segment, position = rows
-    in_row = segment[:, start:stop, None] == segment[:, None, :stop]
-    in_row &= (segment != 0)[:, None, :stop]
-    in_row &= jnp.arange(stop)[None, None, :] <= jnp.arange(start, stop)[None, :, None]
-    in_row &= near(form, position[:, start:stop, None], position[:, None, :stop])
+def _visible(form: Form, rows: Rows, prompt: Prompt | None, start: int, stop: int, end: int) -> Array:
+    """Return which keys [prompt | row up to ``end``] the queries [start, stop) attend to: bool [B, q, L + end]."""
+    segment, position = rows.segment, rows.position
+    last = jnp.arange(segment.shape[1])[None] if rows.last is None else rows.last
+    in_row = segment[:, start:stop, None] == segment[:, None, :end]
+    in_row &= (segment != 0)[:, None, :end]
+    in_row &= jnp.arange(end)[None, None, :] <= last[:, start:stop, None]
+    in_row &= near(form, position[:, start:stop, None], position[:, None, :end])
     if prompt is None:
         return in_row
     in_prompt = per_row(prompt.mask, segment)[:, None, :] != 0
@@ -164,7 +170,7 @@ def _largest(score: Array) -> Array:
 def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
     """One softmax over all keys, differentiated by JAX: the definition."""
     count, width, heads, size = query.shape
-    valid = _visible(form, rows, prompt, 0, width)
+    valid = _visible(form, rows, prompt, 0, width, width)
     key, value = _joined(key, value, prompt)
     grouped = query.reshape(count, width, key.shape[2], heads // key.shape[2], size)
     score = capped(_product("bsgrk,btgk->bgrst", grouped, key) * form.scale, form.cap)
@@ -184,7 +190,7 @@ def _plain(form: Form, query: Array, key: Array, value: Array, rows: Rows, promp
 
 
 def _tiled(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
-    """Split queries into tiles, each over the keys up to its last query; save one number per query for the gradient."""
+    """Split queries into tiles, each over the keys up to its end; save one number per query for the gradient."""
     count, width, heads, size = query.shape
     kv = key.shape[2]
     length = 0 if prompt is None else prompt.mask.shape[1]
@@ -196,8 +202,9 @@ def _tiled(form: Form, query: Array, key: Array, value: Array, rows: Rows, promp
     query = query.reshape(count, width, kv, heads // kv, size).transpose(0, 2, 3, 1, 4)
     out = []
     for start, stop in itertools.pairwise(edges):
-        valid = _visible(form, rows, prompt, start, stop)
-        keys = slice(0, length + stop)
+        end = stop if rows.last is None else min(stop + form.ahead, width)
+        valid = _visible(form, rows, prompt, start, stop, end)
+        keys = slice(0, length + end)
         out.append(_tile(form, query[:, :, :, start:stop], key[:, :, keys], value[:, :, keys], valid))
     return jnp.concatenate(out, axis=3).transpose(0, 3, 1, 2, 4).reshape(count, width, heads, size)
 
@@ -254,7 +261,7 @@ _tile.defvjp(_tile_forward, _tile_backward)
 
 def _cudnn(form: Form, query: Array, key: Array, value: Array, rows: Rows, prompt: Prompt | None) -> Array:
     """Run cuDNN's fused attention (GPU, bfloat16, no cap)."""
-    valid = _visible(form, rows, prompt, 0, query.shape[1])
+    valid = _visible(form, rows, prompt, 0, query.shape[1], query.shape[1])
     key, value = _joined(key, value, prompt)
     out = jax.nn.dot_product_attention(query, key, value, mask=valid[:, None], scale=form.scale, implementation="cudnn")
     return out.astype(jnp.float32)

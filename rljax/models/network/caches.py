@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architectures, precision
+from rljax.models import parameters, precision
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.layouts import Layout, Names
 from rljax.models.network import attention, kernels, layer, reads, transformer
@@ -70,7 +70,7 @@ def decode_params(architecture: Architecture, params: Tree, layout: Layout) -> T
         """Convert one layer: of all layers at once, the compiler would keep a second array for each gather."""
         return rounded(converted(within, weights))
 
-    axes, layers = architectures.axes(a), params["layers"]
+    axes, layers = parameters.axes(a), params["layers"]
     within = jax.tree.map(lambda names: names[1:], axes["layers"], is_leaf=_is_names)
     layers = jax.lax.map(one, layers) if a.scan else _in_turn(one, transformer.unstacked(a, layers))
     rest = {name: x for name, x in params.items() if name != "layers"}
@@ -127,7 +127,7 @@ def prefill(
     Returns:
       Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
     """
-    a, visible = architecture, transformer.causal(mask)
+    a, visible = architecture, transformer.causal(mask, layer.last(architecture, token, seen))
     angles = layer.rotation(a, visible.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:

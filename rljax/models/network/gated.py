@@ -26,16 +26,16 @@ def product(activation: str, gate: Array, up: Array) -> Array:
     Returns:
       ``[..., F]``.
     """
-    return _ACTIVATIONS[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
 
 
-_ACTIVATIONS: dict[str, Any] = {"silu": jax.nn.silu, "gelu": functools.partial(jax.nn.gelu, approximate=True)}
+ACTIVATIONS: dict[str, Any] = {"silu": jax.nn.silu, "gelu": functools.partial(jax.nn.gelu, approximate=True)}
 
 
 def _backward(activation: str, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     # Recomputed from gate and up: without a custom rule JAX would save the intermediate values too.
     gate, up = saved
-    value, slope = jax.jvp(_ACTIVATIONS[activation], (gate,), (jnp.ones_like(gate),))
+    value, slope = jax.jvp(ACTIVATIONS[activation], (gate,), (jnp.ones_like(gate),))
     return gradient * up * slope, gradient * value
 
 

@@ -73,10 +73,17 @@ def append(architecture: Architecture, weights: Tree, token: Array, mask: Array,
 
 
 def placed(
-    architecture: Architecture, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array, layout: Layout
+    architecture: Architecture,
+    weights: Tree,
+    token: Array,
+    mask: Array,
+    cache: Cache,
+    rows: Array,
+    layout: Layout,
+    seen: Array | None = None,
 ) -> Cache:
     """Begin rows with whole texts; see ``models.Model.placed``."""
-    fresh = caches.prefill(architecture, weights, token, mask, 1, 1, 0, layout)[1]
+    fresh = caches.prefill(architecture, weights, token, mask, 1, 1, 0, layout, seen)[1]
 
     def put(whole: Array, part: Array, last: bool) -> Array:
         at = (slice(None),) * cache.stacked + (rows, slice(None))

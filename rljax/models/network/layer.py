@@ -39,10 +39,35 @@ def embed(architecture: Architecture, params: Tree, token: Array, seen: Array | 
     x = x if architecture.embedding_scale == 1 else x * jnp.asarray(architecture.embedding_scale, x.dtype)
     if seen is None:
         return x
+    number = _placed(architecture, token, seen)
+    picture = jnp.take_along_axis(seen, jnp.maximum(number, 0)[:, :, None], axis=1)
+    return jnp.where((number >= 0)[:, :, None], picture.astype(x.dtype), x)
+
+
+def _placed(architecture: Architecture, token: Array, seen: Array) -> Array:
+    """Return which of ``seen`` [B, n, D] is in place of each token [B, S]; -1: none."""
     here = token == architecture.vision.placeholder
-    number = jnp.cumsum(here, axis=1) - 1
-    picture = jnp.take_along_axis(seen, jnp.clip(number, 0, seen.shape[1] - 1)[:, :, None], axis=1)
-    return jnp.where((here & (number < seen.shape[1]))[:, :, None], picture.astype(x.dtype), x)
+    number = jnp.cumsum(here, axis=1, dtype=jnp.int32) - 1
+    return jnp.where(here & (number < seen.shape[1]), number, -1)
+
+
+def last(architecture: Architecture, token: Array, seen: Array | None) -> Array | None:
+    """Return the last column that each token attends to: its own, or with ``vision.mutual`` the end of its picture.
+
+    Args:
+      architecture: of the parameters.
+      token: ``[B, S]`` int32; the tokens of a picture are adjacent.
+      seen: as in ``embed``.
+
+    Returns:
+      ``[B, S]`` int32; None: every token's is its own column.
+    """
+    if seen is None or not architecture.vision.mutual:
+        return None
+    number, column = _placed(architecture, token, seen), jnp.arange(token.shape[1], dtype=jnp.int32)[None, :]
+    picture = jnp.where(number >= 0, number // architecture.vision.tokens, -1)
+    goes_on = (picture >= 0) & (picture == jnp.pad(picture[:, 1:], ((0, 0), (0, 1)), constant_values=-1))
+    return jax.lax.cummin(jnp.where(goes_on, token.shape[1], column), axis=1, reverse=True)
 
 
 def final(architecture: Architecture, params: Tree, x: Array) -> Array:
@@ -56,7 +81,7 @@ def final(architecture: Architecture, params: Tree, x: Array) -> Array:
     Returns:
       ``[B, S, D]`` in x's dtype.
     """
-    return _norm(architecture, x, params["final_norm"])
+    return _norm(architecture, x, params, "final_norm")
 
 
 def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angles]:
@@ -104,7 +129,7 @@ def layer(
     number: int,
     weights: Tree,
     x: Array,
-    angles: tuple[Angles, Angles],
+    angles: tuple[Angles | None, Angles | None],
     mix: Callable[[attention.Form, Array, Array, Array], tuple[Array, Any]],
     layout: Layout,
     watch: Callable[[Array], None] | None = None,
@@ -116,7 +141,7 @@ def layer(
       number: of a layer of the same kind, global or local.
       weights: of this layer.
       x: residual stream, ``[B, S, D]``.
-      angles: from ``rotation``.
+      angles: from ``rotation``, of global and of local layers; None: queries and keys are not rotated.
       mix: attention, ``(form, query, key, value) -> (mixed, auxiliary)``: query and mixed ``[B, S, H, K]``, key and
         value ``[B, S, G, K]``.
       layout: how arrays are sharded over a mesh.
@@ -126,29 +151,35 @@ def layer(
       The new residual stream ``[B, S, D]``, and the auxiliary result of ``mix``.
     """
     a, dtype, local = architecture, architecture.dtype, architecture.local(number)
-    y: Any = _norm(a, x, weights["attention_norm"])
+    y: Any = _norm(a, x, weights, "attention_norm")
     query, key, value = (_heads(a, weights, name, y) for name in ("query", "key", "value"))
-    query, key = (_rotate(z, *angles[local]).astype(dtype) for z in (query, key))
+    turn = angles[local]
+    query, key = ((z if turn is None else _rotate(z, *turn)).astype(dtype) for z in (query, key))
     query = layout(query, ("rows", "positions", "heads", None))
     mixed, auxiliary = mix(a.form(local), query, key, value.astype(dtype))
     out: Any = adapted(a, weights, "attention_output", mixed).astype(dtype)
-    x = layout(x + (_norm(a, out, weights["attention_post_norm"]) if a.post_norm else out), STREAM)
-    y = _norm(a, x, weights["swiglu_norm"])
+    x = layout(x + (_norm(a, out, weights, "attention_post_norm") if a.post_norm else out), STREAM)
+    y = _norm(a, x, weights, "swiglu_norm")
     if watch is not None:
         watch(y)
     out = gated.experts(a, weights, y, layout) if a.experts else _gated(a, weights, y, layout)
-    return layout(x + (_norm(a, out, weights["swiglu_post_norm"]) if a.post_norm else out), STREAM), auxiliary
+    return layout(x + (_norm(a, out, weights, "swiglu_post_norm") if a.post_norm else out), STREAM), auxiliary
 
 
 def _heads(a: Architecture, weights: Tree, name: str, y: Array) -> Array:
     """Return query, key or value [B, S, heads, K] in float32, before the rotation."""
     z = adapted(a, weights, name, y)
-    return _norm(a, z, weights[f"{name}_norm"]) if a.head_norm and name != "value" else z
+    return _norm(a, z, weights, f"{name}_norm") if a.head_norm and name != "value" else z
 
 
 def _gated(a: Architecture, weights: Tree, y: Array, layout: Layout) -> Array:
-    """Return down(activation(gate(y)) * up(y)) [B, S, D]."""
-    inner: Any = gated.product(a.activation, *(adapted(a, weights, name, y) for name in ("gate", "up")))
+    """Return down(activation(gate(y)) * up(y)) [B, S, D], or down(activation(up(y))) without a gate."""
+    inner: Any = adapted(a, weights, "up", y)
+    inner = (
+        gated.product(a.activation, adapted(a, weights, "gate", y), inner)
+        if a.gated
+        else gated.ACTIVATIONS[a.activation](inner)
+    )
     inner = layout(inner.astype(a.dtype), ("rows", "positions", "hidden"))
     return adapted(a, weights, "down", inner).astype(a.dtype)
 
@@ -170,10 +201,13 @@ def adapted(a: Architecture, weights: Tree, name: str, x: Array) -> Array:
     if name in a.adapted:
         into, out = (weights[name + end] for end in architectures.ADAPTER)
         z += a.adapter_scale * project(project(x, into, a.dtype, contracted), out, a.dtype)
-    if name in a.bias:
-        bias = precision.wide(weights[f"{name}_bias"])
-        z += bias.reshape((1,) * (z.ndim - bias.ndim) + bias.shape)
-    return z
+    return shifted(z, weights[f"{name}_bias"]) if name in a.bias else z
+
+
+def shifted(x: Array, bias: Array) -> Array:
+    """Return float32 ``x`` [..., out...] plus a bias [out...]."""
+    wide: Any = precision.wide(bias)
+    return x + wide.reshape((1,) * (x.ndim - wide.ndim) + wide.shape)
 
 
 @jax.custom_vjp
@@ -224,14 +258,22 @@ def project(x: Array, weight: Array | Int8, dtype: str, contracted: int = 1) -> 
     return flat.reshape(*lead, *out)
 
 
-def _norm(a: Architecture, x: Array, scale: Array) -> Array:
-    """Return x / sqrt(mean(x^2) + epsilon) * (offset + scale) over the last dimension, in x's dtype."""
-    wide = precision.wide(scale)
-    return _rms_norm(x, a.norm_offset + wide if a.norm_offset else wide, a.norm_epsilon)
+def _norm(a: Architecture, x: Array, weights: Tree, name: str) -> Array:
+    """Return x / sqrt(mean(x^2) + epsilon) * (offset + scale) over the last dimension, in x's dtype.
+
+    The norm "layer" first subtracts the mean of x, and adds a bias.
+    """
+    scale = precision.wide(weights[name])
+    scale = a.norm_offset + scale if a.norm_offset else scale
+    if a.norm == "rms":
+        return rms_norm(x, scale, a.norm_epsilon)
+    wide = x.astype(jnp.float32)
+    out: Any = rms_norm(wide - jnp.mean(wide, axis=-1, keepdims=True), scale, a.norm_epsilon)
+    return shifted(out, weights[f"{name}_bias"]).astype(x.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
     """Return x / sqrt(mean(x^2) + epsilon) * scale over the last dimension, in float32, cast back to x's dtype."""
     return _rms_norm_forward(x, scale, epsilon)[0]
 
@@ -257,7 +299,7 @@ def _rms_norm_backward(epsilon: float, saved: tuple[Array, Array], gradient: Arr
     return by_x.astype(x.dtype), jnp.sum(gradient * unit, axis=tuple(range(x.ndim - 1)))
 
 
-_rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
 def _rotate(x: Array, cosine: Array, sine: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.models import architectures, precision
+from rljax.models import parameters, precision
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import UNCONSTRAINED, Layout
 from rljax.models.network import attention, gated, layer
@@ -49,7 +49,7 @@ def apply(
     """
     if token.ndim != 2 or token.shape != mask.shape:
         raise ValueError(f"token has shape {token.shape} and mask {mask.shape}: expected one shape [B, S]")
-    rows = causal(mask)
+    rows = causal(mask, layer.last(architecture, token, seen))
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         return attention.attend(architecture.attention, form, query, key, value, rows, layout=layout)
@@ -58,9 +58,12 @@ def apply(
     return trunk(architecture, params, x, layer.rotation(architecture, rows.position), mix, layout)
 
 
-def causal(mask: Array) -> attention.Rows:
-    """Return the visibility of whole rows [B, S]: a token attends to the real tokens up to and including itself."""
-    return attention.Rows((mask != 0).astype(jnp.int32), positions(mask != 0))
+def causal(mask: Array, last: Array | None = None) -> attention.Rows:
+    """Return the visibility of whole rows [B, S]: a token attends to the real tokens up to and including itself.
+
+    ``last`` is from ``layer.last``, for rows with pictures.
+    """
+    return attention.Rows((mask != 0).astype(jnp.int32), positions(mask != 0), last)
 
 
 def positions(real: Array) -> Array:
@@ -107,7 +110,7 @@ def apply_shared(
     starts = jnp.concatenate([jnp.ones_like(segment[:, :1], bool), segment[:, 1:] != segment[:, :-1]], axis=1)
     position = column - jax.lax.cummax(jnp.where(starts, column, 0), axis=1)  # since the segment began
     position = position.reshape(prompts, -1) + jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
-    prompt_rows = causal(prompt_mask)
+    prompt_rows = causal(prompt_mask, layer.last(architecture, prompt, seen))
     token_rows = attention.Rows(segment, position.reshape(rows, width))
     attend = functools.partial(attention.attend, architecture.attention, layout=layout)
 
@@ -146,7 +149,7 @@ def trunk(architecture: Architecture, params: Tree, x: Array, angles: Any, mix: 
         return mix(*operands), None
 
     recomputed = a.remat in _SAVED
-    names = architectures.axes(a)["layers"] if recomputed else {}
+    names = parameters.axes(a)["layers"] if recomputed else {}
 
     def used(path: Any, w: Array) -> Array:
         """Return a matrix as it is read: gathered once forward, and once for recomputation and gradients."""
@@ -226,7 +229,7 @@ def balance(
     Returns:
       The scalars that ``gated.balance`` returns.
     """
-    a, rows = architecture, causal(mask)
+    a, rows = architecture, causal(mask, layer.last(architecture, token, seen))
     angles = layer.rotation(a, rows.position)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, None]:

@@ -1,8 +1,11 @@
 """Pictures: patches, a tower of bidirectional layers, and the projection to the policy's width."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from rljax.models import precision
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import Layout
 from rljax.models.network import attention, layer, transformer
@@ -21,9 +24,12 @@ def look(architecture: Architecture, params: Tree, image: Array, layout: Layout)
     Returns:
       ``[B, N * tokens, D]`` in the compute dtype.
     """
-    x = features(architecture, params, image, layout) if image.dtype == jnp.uint8 else image
+    x: Any = features(architecture, params, image, layout) if image.dtype == jnp.uint8 else image
     rows, pictures, tokens = x.shape[:3]
-    x = layer.project(x, params["projector"]["matrix"], architecture.dtype).astype(architecture.dtype)
+    projector = params["projector"]
+    if architecture.vision.form == "siglip":
+        x = layer.rms_norm(x, 1.0 + precision.wide(projector["norm"]), architecture.tower.norm_epsilon)
+    x = layer.project(x, projector["matrix"], architecture.dtype).astype(architecture.dtype)
     return x.reshape(rows, pictures * tokens, -1)
 
 
@@ -48,21 +54,26 @@ def features(architecture: Architecture, params: Tree, image: Array, layout: Lay
         raise ValueError(f"image has shape {image.shape}: expected [B, N, {v.pixels}, {v.pixels}, 3]")
     weights = params[architecture.tower_name]
     x = patches(image.reshape(rows * pictures, *image.shape[2:]), v.patch)
-    x = layer.project(x.astype(tower.dtype), weights["patch"], tower.dtype).astype(tower.dtype)
+    x = layer.project(x, weights["patch"], tower.dtype)
+    angles: Any = (None, None)
+    if v.form == "siglip":
+        x = layer.shifted(layer.shifted(x, weights["patch_bias"]), weights["position"])
+    else:
+        angles = rotation(tower, v.side)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         return jax.nn.dot_product_attention(query, key, value, scale=form.scale).astype(jnp.float32)
 
-    x = transformer.trunk(tower, weights, x, rotation(tower, v.side), mix, layout)
+    x = transformer.trunk(tower, weights, x.astype(tower.dtype), angles, mix, layout)
     x = x.reshape(rows, pictures, v.side // v.merged, v.merged, v.side // v.merged, v.merged, -1)
     return jnp.mean(x.astype(jnp.float32), axis=(3, 5)).astype(tower.dtype).reshape(rows, pictures, v.tokens, -1)
 
 
 def patches(image: Array, side: int) -> Array:
-    """Cut pictures ``[n, H, W, 3]`` uint8 into patches, row by row: ``[n, patches, side * side * 3]`` in [-1, 1]."""
+    """Cut pictures ``[n, H, W, 3]`` uint8 into patches, row by row: ``[n, patches, 3 * side * side]`` in [-1, 1]."""
     count, height, width = image.shape[:3]
-    x = image.reshape(count, height // side, side, width // side, side, 3).swapaxes(2, 3)
-    return x.reshape(count, -1, side * side * 3).astype(jnp.float32) / 127.5 - 1.0
+    x = image.reshape(count, height // side, side, width // side, side, 3).transpose(0, 1, 3, 5, 2, 4)
+    return x.reshape(count, -1, 3 * side * side).astype(jnp.float32) / 127.5 - 1.0
 
 
 def rotation(tower: Architecture, side: int) -> tuple[layer.Angles, layer.Angles]:

@@ -2,10 +2,11 @@
 
     pip install -e '.[parity]' && python -m tests.support.reference.families
 
-``weights`` and ``TOKEN`` are what the test builds its folder from, without torch.
+``weights``, ``TOKEN`` and ``pictures`` are what the test builds its folder and inputs from, without torch.
 """
 
 import json
+import math
 import pathlib
 import tempfile
 import zlib
@@ -80,6 +81,35 @@ CONFIGS = {
     ),
     "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
 }
+PICTURE = VOCABULARY - 1  # the token of a picture, in these models
+_TEXT = {key: value for key, value in _SHAPE.items() if not key.endswith("token_id")}
+_SIGLIP = {
+    **{"model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2},
+    **{"num_attention_heads": 2, "image_size": 16, "patch_size": 4, "vision_use_head": False},
+}
+# models that read pictures: name -> (class of transformers' config, fields, side of a picture, tokens of one)
+TOWERS = {
+    "gemma3-4b": (
+        "Gemma3Config",
+        {
+            "text_config": {**_TEXT, **CONFIGS["gemma3"][1]},
+            "vision_config": _SIGLIP,
+            **{"mm_tokens_per_image": 4, "image_token_index": PICTURE, "boi_token_index": 37, "eoi_token_index": 38},
+        },
+        16,
+        4,
+    ),
+}
+
+
+def pictures(side, tokens):
+    """Return tokens [2, L] with two pictures in each row, at other places, and the pictures [2, 2, side, side, 3]."""
+    rng = np.random.default_rng(1)
+    token = rng.integers(3, 36, (2, 8 + 2 * tokens)).astype(np.int32)
+    for row, starts in enumerate(((1, 4 + tokens), (2, 5 + tokens))):
+        for start in starts:
+            token[row, start : start + tokens] = PICTURE
+    return token, rng.integers(0, 256, (2, 2, side, side, 3)).astype(np.uint8)
 
 
 def weights(shapes):
@@ -87,7 +117,7 @@ def weights(shapes):
     results = {}
     for name, shape in shapes.items():
         rng = np.random.default_rng(zlib.crc32(name.encode()))
-        scale = 0.3 if len(shape) == 1 else shape[-1] ** -0.5
+        scale = 0.3 if len(shape) == 1 else math.prod(shape[1:]) ** -0.5
         results[name] = (scale * rng.normal(size=shape) + (len(shape) == 1) * 0.5).astype(np.float32)
     return results
 
@@ -98,10 +128,14 @@ def build(name, folder):
     import torch
     import transformers
 
-    kind, fields = CONFIGS[name]
     torch.manual_seed(0)
-    config = getattr(transformers, kind)(**{**_SHAPE, **fields})
-    transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    if name in TOWERS:
+        kind, config, *_ = TOWERS[name]
+        auto = transformers.AutoModelForImageTextToText
+    else:
+        (kind, fields), auto = CONFIGS[name], transformers.AutoModelForCausalLM
+        config = {**_SHAPE, **fields}
+    auto.from_config(getattr(transformers, kind)(**config)).float().save_pretrained(folder)
     with safetensors.safe_open(pathlib.Path(folder) / "model.safetensors", "pt") as file:
         shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
     return json.loads((pathlib.Path(folder) / "config.json").read_text()), shapes
@@ -118,17 +152,41 @@ def logits(folder, token, mask=None):
         return model.eval()(token, attention_mask=mask).logits.numpy()
 
 
+def seeing(folder, token, image, length=0):
+    """Return transformers' logits of tokens with pictures and, greedily, the ``length`` tokens that follow."""
+    import torch
+    import transformers
+
+    auto = transformers.AutoModelForImageTextToText
+    model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    token = torch.tensor(token, dtype=torch.long)
+    given = {"input_ids": token, "attention_mask": torch.ones_like(token), **_pixels(model.config, token, image)}
+    with torch.no_grad():
+        z = model(**given).logits.numpy()
+        rest = model.generate(**given, max_new_tokens=length or 1, do_sample=False, eos_token_id=None)
+    return z, rest[:, token.shape[1] :].numpy()
+
+
+def _pixels(config, token, image):
+    """Return pictures as the processor of a model gives them."""
+    import torch
+
+    x = image.reshape(-1, *image.shape[2:]).astype(np.float32)
+    pixels = torch.tensor(x / 127.5 - 1).permute(0, 3, 1, 2)
+    return {"pixel_values": pixels, "token_type_ids": (token == PICTURE).long()}
+
+
 def main():
     """Write ``families.json``."""
     import safetensors.numpy
 
     results = {}
-    for name in CONFIGS:
+    for name in (*CONFIGS, *TOWERS):
         with tempfile.TemporaryDirectory() as folder:
             config, shapes = build(name, folder)
             tensors = weights(shapes)
             safetensors.numpy.save_file(tensors, pathlib.Path(folder) / "model.safetensors", {"format": "pt"})
-            values = logits(folder, TOKEN)
+            values = seeing(folder, *pictures(*TOWERS[name][2:]))[0] if name in TOWERS else logits(folder, TOKEN)
         results[name] = {
             "config": {k: v for k, v in config.items() if k not in ("transformers_version", "use_cache")},
             "tensors": shapes,
