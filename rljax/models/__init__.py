@@ -223,7 +223,7 @@ class Model:
         return histories.append(self.architecture, weights, token, mask, cache, self.layout)
 
     def placed(
-        self, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array, seen: Array | None = None
+        self, weights: Tree, token: Array, mask: Array, cache: Cache, rows: Array, image: Array | None = None
     ) -> Cache:
         """Begin some rows with whole texts, in place of what they hold.
 
@@ -233,11 +233,12 @@ class Model:
           mask: ``[b, W]``, nonzero on real tokens.
           cache: from ``history``, as for ``append``.
           rows: ``[b]`` int32; a number beyond the last row is left out.
-          seen: ``[b, n, D]`` from ``look``.
+          image: of the rows, as ``look`` reads them.
 
         Returns:
           The new cache.
         """
+        seen = self.look(weights, image)
         return histories.placed(self.architecture, weights, token, mask, cache, rows, self.layout, seen)
 
     def settle(self, cache: Cache) -> Cache:

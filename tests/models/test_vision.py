@@ -72,7 +72,7 @@ def oracle(params, picture) -> np.ndarray:
     for row in range(side):
         for column in range(side):
             patch = picture[2 * row : 2 * row + 2, 2 * column : 2 * column + 2].astype(np.float64)
-            x.append((patch / 127.5 - 1).reshape(-1) @ w["patch"])
+            x.append((patch / 127.5 - 1).transpose(2, 0, 1).reshape(-1) @ w["patch"])
     x = np.stack(x)
     for n in range(EYES.layers):
         q = {name: value[n] for name, value in w["layers"].items()}

@@ -39,7 +39,7 @@ def read(path, **computed):
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits(model, params, token, mask, image):
-    return model.logits(params, model.apply(params, token, mask, model.look(params, image)))
+    return model.logits(params, model.apply(params, token, mask, image))
 
 
 def published(name, **text):
@@ -116,7 +116,6 @@ def test_decoding_reads_what_the_whole_row_does(name, scan, folder):
     completion = jax.random.randint(jax.random.key(1), (4, 8), 3, reference.PICTURE)
     whole = jnp.concatenate([jnp.repeat(prompt, 2, axis=0), completion], axis=1)
     expected = logits(model, params, whole, whole > 0, jnp.repeat(image, 2, axis=0))[:, prompt.shape[1] :]
-    looked = jax.jit(model.look)(params, image)
     assert np.abs(logits(model, params, whole, whole > 0, None)[:, prompt.shape[1] :] - expected).max() > 0.1
 
     def decode(params, placed):
@@ -125,9 +124,9 @@ def test_decoding_reads_what_the_whole_row_does(name, scan, folder):
             left = jnp.roll(prompt, -1, axis=1)  # histories begin at column 0
             cache = model.history(4, prompt.shape[1], completion.shape[1])
             reads = (jnp.repeat(x, 2, axis=0) for x in (left, left > 0))
-            cache = model.placed(ready, *reads, cache, jnp.arange(4), jnp.repeat(looked, 2, axis=0))
+            cache = model.placed(ready, *reads, cache, jnp.arange(4), jnp.repeat(image, 2, axis=0))
         else:
-            _, cache = model.prefill(ready, prompt, seen, 2, completion.shape[1], 3, seen=looked)
+            _, cache = model.prefill(ready, prompt, seen, 2, completion.shape[1], 3, image=image)
 
         def extend(cache, token):
             hidden, cache = model.extend(ready, token, jnp.ones((4,)), cache)
@@ -138,7 +137,7 @@ def test_decoding_reads_what_the_whole_row_does(name, scan, folder):
     for placed in (False, True):
         np.testing.assert_allclose(jax.jit(decode, static_argnums=1)(params, placed), expected, atol=2e-5)
     segment = jnp.ones(completion.shape, jnp.int32)
-    _, shared = jax.jit(model.apply_shared)(params, prompt, seen, completion, segment, looked)
+    _, shared = jax.jit(model.apply_shared)(params, prompt, seen, completion, segment, image)
     np.testing.assert_allclose(model.logits(params, shared), expected, atol=2e-5)
 
 
@@ -206,7 +205,7 @@ def test_narrow_types_and_adapters_stay_near(name, folder):
     for changes in ({"dtype": "bfloat16", "param_dtype": "bfloat16"}, {"decode_weights": "int8"}):
         other, ready = read(folder(name), **changes)
         ready = other.decode_params(ready)
-        hidden, _ = other.prefill(ready, token, mask, 1, 1, seen=other.look(ready, image))
+        hidden, _ = other.prefill(ready, token, mask, 1, 1, image=image)
         near = np.abs(other.logits(ready, hidden) - expected)
         assert 0 < near.mean() < 0.1 * spread
     adapted, fresh = read(folder(name), adapter_rank=2, adapter_scale=0.5)
