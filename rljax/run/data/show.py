@@ -58,7 +58,8 @@ def _show(console: rich.console.Console, task: Any, tokenizer: tokenizers.Tokeni
         console.print(messages.printable(error), style="yellow")
     console.print(f"\n--- {split} {index} ---")
     for image in () if prompts.image is None else prompts.image[0]:
-        console.print(images.blocks(image))
+        height, width, _ = image.shape
+        console.print(images.blocks(image) if console.color_system else f"[picture of {width} x {height} pixels]")
     console.print(_text(console, tokenizer, prompt, "cyan") + _text(console, tokenizer, reply, "bold"))
     facts = [f"prompt: {len(prompt):,} of {task.prompt_length:,} tokens"]
     if environments.scored_on_host(task):

@@ -230,6 +230,7 @@ def update(
     before, divergences = _before(setup, state, rollout)
     metrics |= divergences
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
+    rollout = _looked(setup, state, rollout)
     for joint in setup.phase.joint:
         total = None if totals is None else totals[joint[0]]
         state, of_each = _when_due(setup, joint, total, state, rollout, jax.random.fold_in(key, OBJECTIVES + joint[0]))
@@ -245,6 +246,20 @@ def update(
     if setup.logged:
         metrics["rows"] = logged
     return state.replace(cursor=state.cursor.at[setup.cursor].add(taken)), metrics
+
+
+def _looked(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.Rollout:
+    """Return the rows with the features of their pictures, if one tower reads them all and no gradient changes it."""
+    model, context = setup.networks["policy"], rollout.context
+    if context is None or context.image is None or model.architecture.vision.trained or len(setup.networks) > 1:
+        return rollout
+
+    def features(rows: types.Rollout) -> types.Array:
+        assert rows.context is not None and rows.context.image is not None
+        each = max(1, setup.shared(rows.mask.shape[0]))  # rows of a prompt, whose pictures are equal
+        return ops.repeat(model.features(state.params["policy"], rows.context.image[::each]), each)
+
+    return rollout.replace(context=context.replace(image=gradients.map_rows(features, rollout, setup)))
 
 
 def step_key(key: types.Key, state: types.TrainState) -> types.Key:
