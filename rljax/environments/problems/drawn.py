@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.environments import Split, characters, traits
-from rljax.environments.problems import constructors, mixed, rules, task
+from rljax.environments.problems import constructors, drawing, mixed, rules, task
 from rljax.language import settings
 from rljax.language.settings import setting
 from rljax.types import Range
@@ -194,3 +194,25 @@ def listed(parts: jax.Array, present: jax.Array) -> jax.Array:
     comma = jnp.where(present & (jnp.cumsum(present, axis=1) > 1), ord(","), 0)
     text = jnp.concatenate([comma[:, :, None], jnp.where(present[:, :, None], parts, 0)], axis=2)
     return text.reshape(len(parts), -1)
+
+
+def pairs(kind: jax.Array, colours: int, names: Sequence[str]) -> jax.Array:
+    """Write a colour and a name, ``red circle``, for each of ``kind`` ``[...]``, colour times names: ``[..., K]``."""
+    colour, name = characters.words([*drawing.COLOURS][:colours]), characters.words(names)
+    space = jnp.full((*kind.shape, 1), ord(" "), jnp.int32)
+    return jnp.concatenate([colour[kind // len(names)], space, name[kind % len(names)]], axis=-1)
+
+
+def scatter(
+    asked: jax.Array, priority: jax.Array, other: jax.Array, copies: jax.Array | int
+) -> tuple[jax.Array, jax.Array]:
+    """Return what is in each cell, and the cell's rank by its priority, ``[P, cells]`` both.
+
+    Args:
+      asked: the kind ``[P]`` that the cells of the first ranks have.
+      priority: ``[P, cells]``.
+      other: ``[P, cells]``, which of the other kinds a cell has that is not of the first.
+      copies: how many cells are of the kind asked, one number or ``[P]``.
+    """
+    rank = jnp.argsort(jnp.argsort(priority, axis=1), axis=1)
+    return jnp.where(rank < jnp.reshape(copies, (-1, 1)), asked[:, None], other + (other >= asked[:, None])), rank

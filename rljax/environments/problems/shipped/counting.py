@@ -50,7 +50,7 @@ class Counting(drawn.Drawn):
     @property
     def signs(self) -> str:
         """Letters of colours and forms, and digits."""
-        return "".join([*self._colours, *self._shapes]) + "0123456789 ,"
+        return "".join([*drawing.COLOURS, *drawing.SHAPES]) + "0123456789 ,"
 
     @property
     def radices(self) -> list[int]:
@@ -84,20 +84,16 @@ class Counting(drawn.Drawn):
     def describe(self, value: jax.Array) -> jax.Array:
         """Write the shapes row by row: ``red circle,blue square``."""
         kind, present = self._cells(value)
-        return drawn.listed(self._words(kind), present)
+        return drawn.listed(drawn.pairs(kind, self.colours, self._shapes), present)
 
     def question(self, value: jax.Array) -> jax.Array:
         """Write ``red circle?``."""
-        return characters.line(len(value), self._words(self._asked(value)), "?")
+        return characters.line(len(value), drawn.pairs(self._asked(value), self.colours, self._shapes), "?")
 
     def reply(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> jax.Array:
         """Write the number."""
         count = jnp.maximum(value[:, 2] - slip[:, 0], 0)
         return characters.decimal((count + off[:, 0]) % (self.most + 1), 1)
-
-    @property
-    def _colours(self) -> list[str]:
-        return [*drawing.COLOURS][: self.colours]
 
     @property
     def _shapes(self) -> tuple[str, ...]:
@@ -118,15 +114,8 @@ class Counting(drawn.Drawn):
         """Return the pair of colour and form of each cell, and whether the cell has a shape, ``[P, cells]`` both."""
         cells = self.grid**2
         priority, other = value[:, 3 : 3 + cells], value[:, 3 + cells : 3 + 2 * cells]
-        rank = jnp.argsort(jnp.argsort(priority, axis=1), axis=1)
-        count, asked = value[:, 2:3], self._asked(value)[:, None]
-        return jnp.where(rank < count, asked, other + (other >= asked)), rank < count + self.difficulty
-
-    def _words(self, kind: jax.Array) -> jax.Array:
-        """Write pairs ``[...]`` of a colour and a form: ``[..., K]``."""
-        colour, form = characters.words(self._colours), characters.words(self._shapes)
-        space = jnp.full((*kind.shape, 1), ord(" "), jnp.int32)
-        return jnp.concatenate([colour[kind // self.shapes], space, form[kind % self.shapes]], axis=-1)
+        kind, rank = drawn.scatter(self._asked(value), priority, other, value[:, 2])
+        return kind, rank < value[:, 2:3] + self.difficulty
 
 
 counting = drawn.of(Counting)

@@ -52,7 +52,7 @@ class Screen(drawn.Drawn):
     @property
     def signs(self) -> str:
         """Letters of colours and labels, and digits."""
-        return "".join(self._colours) + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: self.letters] + "0123456789 ,"
+        return "".join([*drawing.COLOURS]) + self._letters + "0123456789 ,"
 
     @property
     def radices(self) -> list[int]:
@@ -82,15 +82,15 @@ class Screen(drawn.Drawn):
     def describe(self, value: jax.Array) -> jax.Array:
         """Write the buttons row by row: ``red A 8 16 15 24,blue A 20 2 26 9``."""
         kind, rank, boxes = self._cells(value)
-        parts = []
+        words, parts = drawn.pairs(kind, self.colours, self._letters), []
         for i in range(self.grid**2):
             numbers = [part for number in boxes[:, i].T for part in (" ", characters.decimal(number, 3))]
-            parts.append(characters.line(len(value), self._words(kind[:, i]), *numbers))
+            parts.append(characters.line(len(value), words[:, i], *numbers))
         return drawn.listed(jnp.stack(parts, axis=1), rank < self.difficulty)
 
     def question(self, value: jax.Array) -> jax.Array:
         """Write ``red A?``."""
-        return characters.line(len(value), self._words(value[:, 0] * self.letters + value[:, 1]), "?")
+        return characters.line(len(value), drawn.pairs(self._asked(value), self.colours, self._letters), "?")
 
     def reply(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> jax.Array:
         """Write the middle of the button, or its box."""
@@ -123,24 +123,26 @@ class Screen(drawn.Drawn):
         return iou if self.partial else None, {"inside": inside, "exact": exact, "iou": iou}
 
     @property
-    def _colours(self) -> list[str]:
-        return [*drawing.COLOURS][: self.colours]
+    def _letters(self) -> str:
+        return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: self.letters]
 
     @property
     def _side(self) -> int:
         return self.pixels // self.grid
 
+    def _asked(self, value: jax.Array) -> jax.Array:
+        return value[:, 0] * self.letters + value[:, 1]
+
     def _cells(self, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return of each cell the pair, the rank, 0 of the button asked, and the box: ``[P, cells]``, the box by 4."""
         cells = self.grid**2
         priority, other, *extent, across, down = jnp.split(value[:, 2:], 6, axis=1)
-        rank, asked = jnp.argsort(jnp.argsort(priority, axis=1), axis=1), value[:, :1] * self.letters + value[:, 1:2]
         width, height = extent[0] + _WIDTH, extent[1] + _HEIGHT
         cell = jnp.arange(cells)[None]
         left = cell % self.grid * self._side + across * (self._side - width) // 64
         top = cell // self.grid * self._side + down * (self._side - height) // 64
         box = jnp.stack([left, top, left + width - 1, top + height - 1], axis=2)
-        return jnp.where(rank == 0, asked, other + (other >= asked)), rank, box
+        return *drawn.scatter(self._asked(value), priority, other, 1), box
 
     def _box(self, value: jax.Array, rank: int) -> jax.Array:
         """Return the box of the button of a rank, ``[P, 4]``."""
@@ -164,11 +166,6 @@ class Screen(drawn.Drawn):
             power = 10 ** jnp.clip(length[:, None] - place, 0, 2)
             numbers.append(jnp.sum(jnp.where(here, (written - ord("0")) * power, 0), axis=1))
         return parseable, jnp.stack(numbers, axis=1)
-
-    def _words(self, kind: jax.Array) -> jax.Array:
-        """Write pairs ``[P]`` of a colour and a letter: ``[P, K]``."""
-        colour = characters.words(self._colours)[kind // self.letters]
-        return characters.line(len(kind), colour, " ", kind % self.letters + ord("A"))
 
 
 screen = drawn.of(Screen)
