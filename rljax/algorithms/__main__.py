@@ -87,10 +87,6 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pieces(specs: tuple[str, ...]) -> str:
-    return ", ".join(re.split(r"\(", s, maxsplit=1)[0] for s in specs)
-
-
 def _columns(*names: str) -> table.Table:
     columns = table.Table(box=box.SIMPLE_HEAD)
     for name in names:
@@ -109,7 +105,7 @@ def show_table() -> None:
     for name in algorithms.TABLE:
         built = algorithms.example(name)
         calls = {seam: specs for seam, specs in algorithms.by_seam(built).items() if specs != ("task()",)}
-        stations = " · ".join(_pieces(s) for s in calls.values())
+        stations = " · ".join(", ".join(spec.partition("(")[0] for spec in specs) for specs in calls.values())
         rows.add_row(name, ", ".join(_papers(name)), stations, reads(built), trains(built))
     _print(rows)
     print(f"{len(algorithms.TABLE)} recipes. One in full: python -m rljax algorithms NAME; the columns: --help")

@@ -256,13 +256,8 @@ def unread(module: Module) -> list[str]:
         if name not in known and name in module.computations:
             known.add(name)
             for instruction in module.computations[name].instructions.values():
-                queue += instruction.called.values() or _applied(instruction)
+                queue += instruction.called.values() or [name for _, name in _CALLED.findall(instruction.attributes)]
     return [name for name in module.computations if name not in known]
-
-
-def _applied(instruction: Instruction) -> list[str]:
-    """Return the combining computations of a reduction, sort or scatter."""
-    return [name for _, name in _CALLED.findall(instruction.attributes)]
 
 
 def _written(module: Module, computation: Computation) -> float:

@@ -127,13 +127,8 @@ def size(count: float) -> str:
 def table(record: Record) -> str:
     """Return a program's record as text."""
     r, tera = record, 1e12
-    called = {
-        "compute": "compute",
-        "memory": "memory",
-        "ici": "ICI",
-        "dcn": "DCN",
-        **r.get("networks", {}),
-    }  # records of earlier pages have no names
+    # records of earlier pages have no names
+    called = {"compute": "compute", "memory": "memory", "ici": "ICI", "dcn": "DCN", **r.get("networks", {})}
     seconds = ", ".join(f"{called[unit]} {s:.3g}" for unit, s in r["seconds"].items() if s)
     share = r["model_flops"] / r["flops"] if r["flops"] else 0.0
     held = [(cause, b) for cause, b in r.get("by_cause", {}).items() if abs(b) >= 1e-3 * r["peak"]]

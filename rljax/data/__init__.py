@@ -14,8 +14,7 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``characters.py``      tokens that are one character, for tasks inside the compiled program
 ``documents.py``       files that others wrote: limits of size, strict JSON
 ``rows/``              rows of a user's files: jsonl, JSON, parquet, Arrow, array_record, tfds
-``stored.py``          demonstrations and preference pairs of files as tokens
-``stored_groups.py``   the same and rows with rewards, as groups that are trained on
+``stored_groups.py``   demonstrations, preference pairs and rows with rewards as tokens, in groups that are trained on
 ``overlap.py``         duplicates and n-gram overlap of texts
 ``storage.py``         files here and objects on gs://, with retries
 ``shuffle.py``         a keyed permutation of [0, size) without a table

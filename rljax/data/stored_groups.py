@@ -13,13 +13,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rljax.data import rows, storage, stored, tokenizers
+from rljax.data import rows, storage, tokenizers
 from rljax.data.rows import exchanges, files
 from rljax.language import messages
 
 Kind = Literal["pairs", "rows", "demonstrations"]
+Overlong = Literal["error", "drop"]
 _CHUNK = 1 << 26  # bytes of a file that are read at a time
 _BLANK = 1 << 16  # groups; statistics of each prompt are kept of at most so many
+
+
+class LengthWarning(UserWarning):
+    """Rows are left out because they are too long."""
 
 
 class RemainderWarning(UserWarning):
@@ -109,7 +114,7 @@ class Reader:
     prompt_length: int  # L
     completion_length: int  # T
     samples: int = 1  # G, of kind "rows"; pairs have 2, demonstrations 1
-    overlong: stored.Overlong = "error"
+    overlong: Overlong = "error"
     parts: tuple[str, ...] = ()
     megabytes: int = 4096
     newest: int | None = None  # the largest version that a row may have; None: rows have no version
@@ -167,7 +172,7 @@ class Reader:
 
     def _check_memory(self, file: str, source: rows.Rows) -> None:
         """Refuse a file whose rows would take too much memory, before they become tokens."""
-        row = 4 * (self.completion_length * (2 if self._has_logp(source) else 1) + 4 + len(self.parts))
+        row = 4 * (self.completion_length * (2 if source.columns().get("behaviour_logp") else 1) + 4 + len(self.parts))
         bytes_of = len(source) * (row * (2 if self.kind == "pairs" else 1) + 4 * self.prompt_length)
         most = self.megabytes * 10**6
         if bytes_of > most:
@@ -176,15 +181,12 @@ class Reader:
                 f"megabytes={self.megabytes}, which is {messages.size(most)}"
             )
 
-    def _has_logp(self, source: rows.Rows) -> bool:
-        return bool(source.columns().get("behaviour_logp"))
-
     def _warn_overlong(self, source: rows.Rows, long: Sequence[int], kept: int) -> None:
         limits = f"{self.prompt_length} tokens of a prompt or {self.completion_length} of a completion"
         text = f"{len(long):,} of {len(source):,} rows are longer than {limits}, the first {source.where(long[0])}"
         if self.overlong == "error" or not kept:
             raise ValueError(f"{text}; set a task with larger lengths" + ("" if not kept else ", or overlong='drop'"))
-        warnings.warn(f"{text}; they are left out", stored.LengthWarning, stacklevel=3)
+        warnings.warn(f"{text}; they are left out", LengthWarning, stacklevel=3)
 
     def _row(self, row: Mapping[str, Any]) -> _Row:
         reward = 1.0 if self.kind == "demonstrations" else number(row, "reward")
@@ -193,7 +195,7 @@ class Reader:
             prompt, token = self._encoded(exchanges.demonstration(row))
         else:
             before, _ = exchanges.demonstration({"prompt": row.get("prompt"), "completion": "-"})
-            prompt, token = self._known(row, stored.encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
+            prompt, token = self._known(row, encoded(self.tokenizer, (before, "-"))[0]), self._ids(ids)
             text, shown = row.get("completion"), self.tokenizer.decode(token)
             if isinstance(text, str) and text != shown:
                 raise ValueError(
@@ -240,7 +242,7 @@ class Reader:
         return [_Row(tuple(p), t, reward, parts, None) for (p, t), reward in zip(encoded, (1.0, 0.0), strict=True)]
 
     def _encoded(self, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
-        prompt, token = stored.encoded(self.tokenizer, exchange)
+        prompt, token = encoded(self.tokenizer, exchange)
         return self._known(exchange, prompt), self._known(exchange, token)
 
     def _known(self, shown: Any, ids: list[int]) -> list[int]:
@@ -304,6 +306,14 @@ class Reader:
             if self.newest is None
             else np.array([row.version for row in flat], np.int32).reshape(count, each),
         )
+
+
+def encoded(tokenizer: tokenizers.Tokenizer, exchange: exchanges.Exchange) -> tuple[list[int], list[int]]:
+    """Return the ids of a prompt and of its completion, which ends with a stop token."""
+    prompt, completion = exchange
+    if not isinstance(prompt, str):
+        return tokenizers.exchange(tokenizer, prompt, completion)
+    return tokenizer.prompt(prompt), [*tokenizers.continuation(tokenizer, prompt, completion), tokenizer.eos]
 
 
 def joined(groups: Sequence[Groups], late: int = 0) -> Groups:

@@ -12,12 +12,8 @@ from rljax.transforms import define, ops, penalty, ratio
 from rljax.transforms.frame import idle
 
 
-def _convex_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return None if a["estimator"] == "k1" else penalty.UNTIL["reference"]
-
-
 @define.penalty(name="kl", needs=ratio.anchor_needs("reference", "proximal"))
-@idle.until(_convex_idle, coefficient=None)
+@idle.until(lambda a: None if a["estimator"] == "k1" else penalty.UNTIL["reference"], coefficient=None)
 def convex_kl(
     loss,
     r,

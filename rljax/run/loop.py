@@ -67,9 +67,7 @@ class Result:
 
     def learning_curve(self, path: storage.Path | None = None) -> Any:
         """Plot reward, entropy and length against steps, also to the PNG file ``path``."""
-        from rljax.run.reports.pages import (
-            plots,  # matplotlib takes half a second, which the first step need not wait for
-        )
+        from rljax.run.reports.pages import plots  # matplotlib takes half a second, which no first step waits for
 
         return plots.learning_curve(self.history, path, [(p.name, p.last) for p in self.program.phases])
 
@@ -150,9 +148,8 @@ def train(
     """
     if not isinstance(config, resolve.Resolved):
         config = forks.complete(config)
-        backends.start(
-            resolve.check(config).cpu_devices, resolve.parallel(config)
-        )  # before modules of the user, which may start JAX
+        # before modules of the user, which may start JAX
+        backends.start(resolve.check(config).cpu_devices, resolve.parallel(config))
         config = resolve.run(config)
     with Series(devices, Options(allow_config_change, allow_log_gap, progress)) as series:
         return series.train(config, workdir, fresh)

@@ -106,9 +106,8 @@ class Session(contextlib.AbstractContextManager):
         folder = written and written.logs
         self.logger = processes.together(lambda: self._logger(folder, logs))
         if written is not None:
-            written.write(
-                "code.json", json.dumps(place.code, indent=2)
-            )  # first: it is compared where there is a config
+            # first: it is compared where there is a config
+            written.write("code.json", json.dumps(place.code, indent=2))
             written.write("config.json", files.dumps(program.config, indent=2))
             written.write("algorithm.txt", _describe(program) + "\n")
             written.write("tokenizer.model", program.tokenizer.serialized)

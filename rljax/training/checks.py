@@ -87,17 +87,13 @@ def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores
 
 def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
     """Run the choice of prompts."""
-    source, index = setup.algorithm.source, _offered(setup)
+    source, index = setup.algorithm.source, jnp.zeros((setup.drawn,), jnp.int32)
     if source.choose is not None:
         choice = source.choose(pool, setup.problems(key), index, key)
         unlike = source.uneven or choice.samples is not None
         shapes.check_same("the choice", types.Choice(index, index if unlike else None), choice)
         if unlike and (reason := producers.refused(setup.task).get("uneven")):
             raise ValueError(f"{reason}, which plays equal numbers of episodes of a prompt")
-
-
-def _offered(setup: phases.Setup) -> types.Array:
-    return jnp.zeros((setup.drawn,), jnp.int32)
 
 
 def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:

@@ -37,9 +37,7 @@ class Phase:
     algorithm: types.Algorithm
     optimizers: tuple[optax.GradientTransformation, ...]  # one for each objective
     task: environments.Task  # before it is bound to a tokenizer
-    module: Mapping[str, Module] = dataclasses.field(
-        default_factory=dict
-    )  # the modules of the config beside the policy
+    module: Mapping[str, Module] = dataclasses.field(default_factory=dict)  # of the config, beside the policy
     warnings: tuple[str, ...] = ()  # what the user set without effect
     notes: tuple[str, ...] = ()  # what the recipe has by default without effect
 

@@ -34,13 +34,8 @@ def log_ratio(r: types.Rollout, s: types.Scores, against: types.Anchor) -> types
 UNTIL = {"reference": ("steps", "reference"), "proximal": ("steps",), "behaviour": ("steps", "sampler")}
 
 
-def _divergence_idle(a: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """At equal log-probs the slope of k1 is 1, and the slope of the others 0."""
-    return None if a["estimator"] == "k1" else UNTIL[a["against"]]
-
-
 @define.penalty(needs=lambda a: ratio.anchor_needs(a["against"], a["correction"]))
-@idle.until(_divergence_idle, coefficient=None)
+@idle.until(lambda a: None if a["estimator"] == "k1" else UNTIL[a["against"]], coefficient=None)
 def kl(
     loss,
     r,

@@ -13,7 +13,7 @@ import rich.console
 from array_record.python import array_record_module
 
 from rljax import environments
-from rljax.data import overlap, rows, stored, tokenizers
+from rljax.data import overlap, rows, stored_groups, tokenizers
 from rljax.data.rows import prepare, text
 from rljax.environments.config import VerifierConfig
 from rljax.environments.questions import task as task_lib
@@ -219,23 +219,23 @@ def test_stored_rows_as_tokens(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(map(json.dumps, shapes)))
     model = tokenizers.load(public.write(tmp_path / "model", "byte level", chat_template=CHATML))
-    chosen, rejected = stored.pairs(rows.read(path), model, 48, 16)
-    for tokens, completion in ((chosen, good), (rejected, bad)):
+    pairs = stored_groups.Reader("pairs", model, 48, 16).read(str(path))
+    for k, completion in enumerate((good, bad)):
         expected = tokenizers.exchange(model, [asked], completion)
         for n in range(len(shapes)):
-            assert tokens.prompt[n][tokens.prompt_mask[n] > 0].tolist() == expected[0]
-            assert tokens.token[n][tokens.mask[n] > 0].tolist() == expected[1]
+            assert pairs.prompt[n, 48 - pairs.prompt_length[n] :].tolist() == expected[0]
+            assert pairs.token[n, k, : pairs.length[n, k]].tolist() == expected[1]
     path.write_text(json.dumps({"messages": [asked, *reply[0]]}) + "\n" + json.dumps({"messages": [asked]}))
     with pytest.raises(ValueError, match=r"pairs.jsonl:2: 'messages' does not end with a message of the assistant"):
-        stored.demonstrations(rows.read(path), model, 48, 16)
+        stored_groups.Reader("demonstrations", model, 48, 16).read(str(path))
     plain = tmp_path / "plain.jsonl"
     plain.write_text('{"prompt": "1+1=", "completion": "2"}\n{"prompt": "1+1=", "completion": "two, I think"}')
     bytes_ = tokenizers.make("bytes", [])
     with pytest.raises(ValueError, match=r"1 of 2 rows are longer .* the first .*plain.jsonl:2"):
-        stored.demonstrations(rows.read(plain), bytes_, 8, 4)
-    with pytest.warns(stored.LengthWarning, match="1 of 2"):
-        tokens = stored.demonstrations(rows.read(plain), bytes_, 8, 4, overlong="drop")
-    assert tokens.row.tolist() == [0] and tokens.token[0].tolist() == [*bytes_.encode("2"), bytes_.eos, 0, 0]
+        stored_groups.Reader("demonstrations", bytes_, 8, 4).read(str(plain))
+    with pytest.warns(stored_groups.LengthWarning, match="1 of 2"):
+        groups = stored_groups.Reader("demonstrations", bytes_, 8, 4, overlong="drop").read(str(plain))
+    assert groups.token.tolist() == [[[*bytes_.encode("2"), bytes_.eos, 0, 0]]]
 
 
 def test_special_tokens_are_visible(tmp_path):

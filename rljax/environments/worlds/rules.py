@@ -147,20 +147,6 @@ def decimal(value: types.Array, width: int) -> types.Array:
     return characters.decimal(value[None], width)[0]
 
 
-def choose(condition: types.Array, yes: str, no: str) -> types.Array:
-    """Return one of two texts, padded to the longer: ``[K]`` int32."""
-    width = max(len(yes), len(no))
-    first, second = (line(t, jnp.zeros(width - len(t), jnp.int32)) for t in (yes, no))
-    return jnp.where(condition, first, second)
-
-
-def same(text: types.Array, other: str) -> types.Array:
-    """Return whether a text ``[K]`` without gaps is ``other``: a bool scalar."""
-    if len(other) > text.shape[0]:
-        return jnp.zeros((), bool)
-    return jnp.all(text == line(other, jnp.zeros(text.shape[0] - len(other), jnp.int32)))
-
-
 def number(text: types.Array) -> tuple[types.Array, types.Array]:
     """Read a text ``[K]`` without gaps as a decimal number of at most 9 digits: (int32 value, whether it is one)."""
     digit = (text >= ord("0")) & (text <= ord("9"))

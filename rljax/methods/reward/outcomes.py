@@ -176,11 +176,9 @@ def _row_max(x, mask):
     return jnp.where(top > -jnp.inf, top, 0.0)
 
 
-def _student_needs(a) -> types.Needs:
-    return modules.needs(a["module"], field="logp") | modules.needs(a["module"], field="after_logp")
-
-
-@define.reward(needs=_student_needs)
+@define.reward(
+    needs=lambda a: modules.needs(a["module"], field="logp") | modules.needs(a["module"], field="after_logp")
+)
 def student_likelihood(
     r,
     module: str = "student",

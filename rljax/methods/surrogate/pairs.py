@@ -22,11 +22,7 @@ def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegat
     return 2.0 * jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
 
 
-def _difference_needs(a) -> types.Needs:
-    return pair.PAIR | types.Needs(reference=True, proximal=a["proximal"] is not None)
-
-
-@define.surrogate(needs=_difference_needs)
+@define.surrogate(needs=lambda a: pair.PAIR | types.Needs(reference=True, proximal=a["proximal"] is not None))
 @idle.until("steps", proximal=idle.ABOVE_0)
 def reward_difference(
     loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None, proximal: types.Positive | None = None

@@ -144,8 +144,7 @@ def implicit_negative(
     """
     d, p = token.log_ratio(loss), jnp.clip(r.extra["solve_rate"], 0.02, 0.98)[:, None]
     implied = (1.0 - p * jnp.exp(d)) / (1.0 - p)
-    implied = jnp.maximum(token.sg(implied), floor) + (
-        implied - token.sg(implied)
-    )  # exactly floor, also where implied is huge
+    # exactly floor, also where implied is huge
+    implied = jnp.maximum(token.sg(implied), floor) + (implied - token.sg(implied))
     weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
     return weight * jnp.where(trajectories.correct(r)[:, None], -d, -jnp.log(implied))

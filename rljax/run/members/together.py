@@ -241,7 +241,7 @@ class Stacked:
     def members(self, tree: Any) -> Sequence[Any]:
         """Return what each member has of the states, or of metrics, on the host."""
         fetched = jax.device_get(tree)
-        return [_of(fetched, place) for place in range(len(self.runs))]
+        return [jax.tree.map(lambda x, place=place: x[place], fetched) for place in range(len(self.runs))]
 
     def evaluate(
         self, number: int, states: Any, places: Collection[int], *, prompts: int, samples: int, **fields: Any
@@ -293,8 +293,3 @@ class Stacked:
 def _only(trees: Mapping[str, types.Tree], names: Collection[str]) -> dict[str, types.Tree]:
     """Return the trees with these names."""
     return {name: tree for name, tree in trees.items() if name in names}
-
-
-def _of(tree: Any, place: int) -> Any:
-    """Return what a tree of arrays of members has of one of them."""
-    return jax.tree.map(lambda x: x[place], tree)

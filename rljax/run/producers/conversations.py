@@ -3,8 +3,8 @@
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,8 +21,6 @@ from rljax.run.producers import lanes as lanes_lib
 from rljax.run.producers import verified
 from rljax.run.records import journals
 from rljax.training import steps
-
-T = TypeVar("T")
 
 _POLL = 0.2  # seconds between looks at a signal to stop
 _PATIENCE = 1.0  # the most seconds that rows wait for others
@@ -114,7 +112,7 @@ class Conversations:
         begun = self._worlds.begin(
             {number: e.example for number, e in ours.items()}, {number: e.seeds for number, e in ours.items()}
         )
-        for number, opening in _union(begun).items():
+        for number, opening in (pair for part in processes.gather(dict(begun)) for pair in part.items()):
             episode = self._episodes[fresh[number]]
             episode.begun, episode.known = opening, number in ours
             self._journal.record(journals.TURNS, self._place(fresh[number], _OPENING), episode.digest, opening)
@@ -370,11 +368,6 @@ class Conversations:
         outcome = np.array([row.outcome for row in self._rows])
         crashed = (row.episode.error for row in self._rows if row.outcome == types.Outcome.CRASHED)
         verified.warn(outcome, crashed, where, "world")
-
-
-def _union(values: Mapping[int, T]) -> dict[int, T]:
-    """Return what all processes have, which no two have under the same number."""
-    return {number: x for part in processes.gather(dict(values)) for number, x in part.items()}
 
 
 def _digest(text: str) -> str:

@@ -22,11 +22,7 @@ def estimates(
     return advantage, value + target
 
 
-def _value_needs(a) -> types.Needs:
-    return modules.needs(*modules.named("values", a["module"]), field="value")
-
-
-@define.advantage(needs=_value_needs)
+@define.advantage(needs=lambda a: modules.needs(*modules.named("values", a["module"]), field="value"))
 def values(r, module: tuple[str, ...] = ("value", "value_2"), combine: Literal["min", "mean"] = "min") -> types.Rollout:
     """Replace the values that later pieces read by the least of several critics' values, or by their mean; A stays.
 

@@ -74,11 +74,7 @@ def implicit_steps(r, module: str = "prm", beta: types.Positive = 0.05) -> types
     return r.replace(token_reward=before + step, extra={"paid": before, **r.extra})
 
 
-def _needs(a) -> types.Needs:
-    return modules.needs(*modules.named("learned", a["module"]), field="reward")
-
-
-@define.reward(needs=_needs)
+@define.reward(needs=lambda a: modules.needs(*modules.named("learned", a["module"]), field="reward"))
 def learned(
     r,
     module: tuple[str, ...] = ("reward",),

@@ -11,12 +11,8 @@ from rljax.transforms.frame import idle
 Beyond = Literal["hold", "grow", "zero"]
 
 
-def _overlong_idle(a) -> tuple[str, ...]:
-    return (f"{a['limit'] - a['cache']} tokens",)
-
-
 @define.reward
-@idle.until(_overlong_idle, limit=None, cache=None)
+@idle.until(lambda a: (f"{a['limit'] - a['cache']} tokens",), limit=None, cache=None)
 def overlong(
     r, limit: types.Count, cache: types.Count, factor: types.NonNegative = 1.0, beyond: Beyond = "hold"
 ) -> types.Rollout:

@@ -25,7 +25,7 @@ needs_textarena = pytest.mark.skipif(importlib.util.find_spec("textarena") is No
 
 @needs_textarena
 def test_a_game_of_one_player():
-    arena.check("GuessTheNumber-v0", 1, None, (), {})
+    arena.Game("GuessTheNumber-v0").check()
     for seed in range(5):
         said, turns, last = demonstrate(arena.Game("GuessTheNumber-v0"), seed)
         assert "between 1 and 20" in said and (last.reward, last.outcome) == (1.0, "correct")
@@ -105,7 +105,7 @@ def test_games_that_cannot_be_played():
         (("TicTacToe-v0", 2, 1, (), {}, "self"), "got players=2, seat=1"),
     ):
         with pytest.raises(ValueError, match=message):
-            arena.check(*arguments)
+            arena.Game(*arguments).check()
 
 
 @needs_textarena

@@ -55,10 +55,48 @@ class Game:
         settings: Mapping[str, Any] | None = None,
         opponent: Opponent = "random",
     ):
-        """Take a game; ``check`` explains the arguments."""
-        self._name, self._players, self._seat = game, players, seat
+        """Take a game.
+
+        Args:
+          game: as textarena names it, such as "TicTacToe-v0".
+          players: number of players.
+          seat: of the policy; None: in turn.
+          actions: what other players may write; (): of the games in ``ACTIONS``, those.
+          settings: arguments of the game.
+          opponent: "self": every player has a seat.
+        """
+        self._name, self._players, self._seat, self._opponent = game, players, seat, opponent
         self._actions = tuple(actions) or ACTIONS.get(family(game), ())
         self._settings, self.seats = dict(settings or {}), players if opponent == "self" else 1
+
+    def check(self) -> None:
+        """Begin a game.
+
+        Raises:
+          ValueError: textarena is not installed, has no such game or cannot begin it, or an argument is out of range.
+        """
+        messages.need("textarena", "textarena", "worlds")
+        name, players, seat, games = self._name, self._players, self._seat, _library().envs.registration.ENV_REGISTRY
+        if name not in games:
+            close = parse.nearest(str(name), games).partition(" Valid:")[0]  # of hundreds
+            raise ValueError(f"game: textarena has no game {messages.shown(name)}.{close}")
+        if players < 1:
+            raise ValueError(f"players={players}: must be 1 or more")
+        if seat is not None and not 0 <= seat < players:
+            raise ValueError(f"seat={seat}: must be in [0, {players - 1}], or None (in turn)")
+        if self._opponent == "self" and (players < 2 or seat is not None):
+            raise ValueError(f"opponent='self': needs players of 2 or more and no seat; got {players=}, {seat=}")
+        if self._opponent == "random" and players > 1 and not self._actions:
+            known = ", ".join(ACTIONS)
+            raise ValueError(f"actions: what may the other players of {name!r} write? They are known of {known}")
+        before = random.getstate()
+        try:
+            self.reset(0)
+        except Exception as error:  # assertions among them
+            problem = messages.printable(f"{type(error).__name__}: {error}")
+            raise ValueError(f"game: {name!r} with players={players} cannot begin: {problem}") from None
+        finally:
+            random.setstate(before)
 
     def reset(self, example: Any) -> Any:
         """Begin a game; other players who come first write their actions."""
@@ -146,51 +184,6 @@ class Game:
 def family(game: str) -> str:
     """Return the first part of a game's name, TicTacToe of TicTacToe-v0."""
     return game.partition("-v")[0]
-
-
-def check(
-    game: str,
-    players: int,
-    seat: int | None,
-    actions: Sequence[str],
-    settings: Mapping[str, Any],
-    opponent: Opponent = "random",
-) -> None:
-    """Begin a game and end it.
-
-    Args:
-      game: as textarena names it, such as "TicTacToe-v0".
-      players: number of players.
-      seat: of the policy; None: in turn.
-      actions: what other players may write; (): of the games in ``ACTIONS``, those.
-      settings: arguments of the game.
-      opponent: "self": every player has a seat.
-
-    Raises:
-      ValueError: textarena is not installed, has no such game or cannot begin it, or an argument is out of range.
-    """
-    messages.need("textarena", "textarena", "worlds")
-    games = _library().envs.registration.ENV_REGISTRY
-    if game not in games:
-        close = parse.nearest(str(game), games).partition(" Valid:")[0]  # of hundreds
-        raise ValueError(f"game: textarena has no game {messages.shown(game)}.{close}")
-    if players < 1:
-        raise ValueError(f"players={players}: must be 1 or more")
-    if seat is not None and not 0 <= seat < players:
-        raise ValueError(f"seat={seat}: must be in [0, {players - 1}], or None (in turn)")
-    if opponent == "self" and (players < 2 or seat is not None):
-        raise ValueError(f"opponent='self': needs players of 2 or more and no seat; got {players=}, {seat=}")
-    if opponent == "random" and players > 1 and not (actions or family(game) in ACTIONS):
-        known = ", ".join(ACTIONS)
-        raise ValueError(f"actions: what may the other players of {game!r} write? They are known of {known}")
-    before = random.getstate()
-    try:
-        Game(game, players, seat, actions, settings, opponent).reset(0)
-    except Exception as error:  # assertions among them
-        problem = messages.printable(f"{type(error).__name__}: {error}")
-        raise ValueError(f"game: {game!r} with players={players} cannot begin: {problem}") from None
-    finally:
-        random.setstate(before)
 
 
 def _make(game: str, settings: Mapping[str, Any]) -> Any:

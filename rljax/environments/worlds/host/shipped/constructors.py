@@ -155,8 +155,8 @@ def textarena(
     Raises:
       ValueError: textarena is not installed, has no such game or cannot begin it, or an argument is out of range.
     """
-    arena.check(game, players, seat, actions, settings or {}, opponent)
     made = functools.partial(arena.Game, game, players, seat, actions, settings, opponent)
+    made().check()
     return of_games("textarena", made, games, lengths)
 
 
