@@ -78,6 +78,11 @@ class Architecture:
         4.0, "With rope_original: shorter wavelengths than original / high are not.", fixed=True
     )
     rope_truncate: bool = setting(True, "Whether 'yarn' rounds the two indices to whole numbers.", fixed=True)
+    rope_sections: tuple[int, ...] = setting(
+        (),
+        "Frequencies that a picture's tokens turn with their picture, row and column; (): all with the token.",
+        fixed=True,
+    )
     rope_scale: Positive = setting(1.0, "Factor of the rotated queries and keys; 'yarn' uses one above 1.", fixed=True)
     norm: Norm = setting(
         "rms", "Norm: 'rms' divides by the root mean square; 'layer' also subtracts the mean.", fixed=True
@@ -124,7 +129,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if isinstance(self.vision, Mapping):  # fields, as ``checkpoints.families.read`` returns them
-            object.__setattr__(self, "vision", towers.Vision(**self.vision))
+            object.__setattr__(self, "vision", towers.read(self.vision))
         settings.check(self)
         if not self.head_size:
             if self.width % self.heads:
@@ -138,6 +143,8 @@ class Architecture:
             raise ValueError(f"rope_high={self.rope_high} must be above rope_low={self.rope_low}")
         if self.rope_original and self.rope_rule == "yarn" and self.rope_theta <= 1:
             raise ValueError(f"rope_theta={self.rope_theta} must be above 1 with rope_rule='yarn'")
+        if self.rope_sections and (len(self.rope_sections) != 3 or sum(self.rope_sections) != self.head_size // 2):
+            raise ValueError(f"rope_sections={self.rope_sections}: must be three numbers of sum {self.head_size // 2}")
         if self.output not in get_args(Output):
             raise ValueError(f"output={self.output!r}: must be one of {', '.join(get_args(Output))}")
         self._check_attention()
@@ -199,6 +206,8 @@ class Architecture:
             kv_heads=v.heads,
             hidden=v.hidden,
             **towers.FORMS[v.form],
+            pattern=v.pattern,
+            window=v.window if "local" in v.pattern else 0,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             remat=self.remat,

@@ -164,7 +164,7 @@ class _Tower(nn.Module):
     def __call__(self) -> None:
         """Declare the parameters."""
         v = self.architecture.vision
-        size = 3 * v.patch**2
+        size = 3 * v.patch**2 * (2 if v.form == "qwen2.5" else 1)
         _parameter(self, "patch", nn.initializers.normal(size**-0.5), (None, "width"), (size, v.width))
         if v.form == "siglip":
             _parameter(self, "patch_bias", nn.initializers.zeros, (None,), (v.width,))
@@ -181,11 +181,16 @@ class _Projector(nn.Module):
     @nn.compact
     def __call__(self) -> None:
         """Declare the matrix: projections are as large as embeddings."""
-        shape = (self.architecture.vision.width, self.architecture.width)
+        v = self.architecture.vision
+        shape = (v.joined, self.architecture.width)
         start = nn.initializers.normal((shape[0] * shape[1]) ** -0.5)
         _parameter(self, "matrix", start, (None, "width"), shape)
-        if self.architecture.vision.form == "siglip":
+        if v.form == "siglip":
             _parameter(self, "norm", nn.initializers.zeros, (None,), shape[:1])
+        if v.form == "qwen2.5":
+            _parameter(self, "inner", nn.initializers.normal(v.joined**-0.5), (None, "hidden"), (v.joined, v.joined))
+            _parameter(self, "inner_bias", nn.initializers.zeros, (None,), (v.joined,))
+            _parameter(self, "matrix_bias", nn.initializers.zeros, (None,), shape[1:])
 
 
 def _stack(module: nn.Module, a: Architecture) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljax.language import messages, settings
+from rljax.models import towers
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.checkpoints import keys, rope, vision
 from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
@@ -35,7 +36,10 @@ def kind(config: Mapping[str, Any]) -> str:
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config.json that an architecture does not determine: tokens, names, training."""
-    inner = {key: kept(value) for key in ("text_config", "vision_config") if isinstance(value := config.get(key), dict)}
+    inner = {}
+    if isinstance(config.get("vision_config"), dict):  # the decoder's keys may be beside it
+        inner = {"text_config": kept(config.get("text_config", {**config, "vision_config": None}))}
+        inner["vision_config"] = kept(config["vision_config"])
     return {key: value for key, value in config.items() if key in keys.HARMLESS | keys.TOKENS} | inner
 
 
@@ -53,7 +57,9 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: model_type={messages.shown(name)} is unknown; choose one of {', '.join(FAMILIES)}"
         )
     family, outer = FAMILIES[name], config
-    config = _decoder(config, family) if family.tower else config
+    config, sections = _decoder(config, family) if family.tower else config, ()
+    if family.sections:
+        config, sections = rope.sections(config, family.sections)
     keys.check(config, {*family.read, *family.ignored}, family.expected, f"model_type {name!r}")
     present = {key: value for key, value in config.items() if key in family.read}
     if present.get("num_local_experts") is not None:  # as transformers 5 names it
@@ -72,7 +78,8 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, matrices in BIASES.items():
         if values.get(key) and keys.value(values, key, bool):
             fields["bias"] = (*fields["bias"], *matrices)
-    fields |= {"vision": vision.read(family.tower, outer)} if family.tower else {}
+    fields["rope_sections"] = sections
+    fields |= {"vision": vision.read(family.tower, outer, fields["width"])} if family.tower else {}
     try:
         built = Architecture(**fields)
     except ValueError as error:
@@ -84,13 +91,17 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
 def _decoder(config: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
     """Return the part of a multimodal config.json that describes the decoder."""
     name = config["model_type"]
-    keys.check(config, {*keys.OUTER, *keys.TOKENS, *vision.TOWERS[family.tower].outer}, {}, f"model_type {name!r}")
+    around = {*keys.OUTER, *keys.TOKENS, *vision.TOWERS[family.tower].outer}
+    beside = {*family.read, *family.ignored} if family.sections else set()
+    keys.check(config, around | beside, family.expected, f"model_type {name!r}")
     text, inner = config.get("text_config"), f"{name}_text"
+    if beside and text is None:
+        return {key: value for key, value in config.items() if key not in around - {"tie_word_embeddings"}}
     if not isinstance(text, Mapping) or text.get("model_type", inner) != inner:
         raise ValueError(f"config.json: text_config={messages.shown(text)}: must be an object of model_type {inner}")
-    tied = family.defaults["tie_word_embeddings"]
-    keys.agreed("tie_word_embeddings", *(given.get("tie_word_embeddings", tied) for given in (config, text)))
-    return text
+    key = "tie_word_embeddings"
+    tied = keys.agreed(key, config.get(key, family.defaults[key] or None), text.get(key))
+    return {name: x for name, x in text.items() if name not in around} | ({} if tied is None else {key: tied})
 
 
 def _activation(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,17 +149,8 @@ def _window(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
                 "config.json: layer_types: layers with and without a window are not in one model of this family"
             )
         names = given
-    pattern = _period([_LAYERS[name] for name in names])
+    pattern = towers.period([_LAYERS[name] for name in names])
     return {"pattern": pattern, "window": (window or 0) if "local" in pattern else 0}
-
-
-def _period(names: list[str]) -> tuple[str, ...]:
-    """Return the shortest sequence that gives ``names`` when it is repeated and truncated."""
-    return next(
-        tuple(names[:length])
-        for length in range(1, len(names) + 1)
-        if all(name == names[i % length] for i, name in enumerate(names))
-    )
 
 
 def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
@@ -170,9 +172,10 @@ def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
             lost |= {name: ["vision.layers"]} if family else {}
             continue
         config = _write(dataclasses.replace(architecture, **shape), name)
-        built = Architecture(**read(config))
-        back = _shape(built) | _seeing(built)
-        lost[name] = [f for f, value in (shape | seeing).items() if back[f] != value]
+        known = read(config)
+        back = _shape(Architecture(**known)) | {f"vision.{f}": x for f, x in known.get("vision", {}).items()}
+        given = {f: x for f, x in seeing.items() if f in back}
+        lost[name] = [f for f, value in (shape | given).items() if back[f] != value]
         if not lost[name]:
             return config
     nearest = min(lost, key=lambda name: len(lost[name]))
@@ -181,7 +184,7 @@ def write(architecture: Architecture, family: str = "") -> dict[str, Any]:
 
 def _shape(a: Architecture) -> dict[str, Any]:
     """Return the fields that a config.json must express, those that have no effect with their defaults."""
-    pattern = _period([a.pattern[i % len(a.pattern)] for i in range(a.layers)])
+    pattern = towers.period([a.pattern[i % len(a.pattern)] for i in range(a.layers)])
     fields = {name: getattr(a, name) for name in _DEFAULTS} | {
         "bias": tuple(name for name in MATRICES if name in a.bias),
         "pattern": pattern,
@@ -203,13 +206,13 @@ def _shape(a: Architecture) -> dict[str, Any]:
 
 def _seeing(a: Architecture) -> dict[str, Any]:
     """Return the fields of a vision tower that a config.json must express; {} if there is no tower."""
-    fields = dataclasses.asdict(a.vision) if a.vision.layers else {}
-    return {f"vision.{name}": value for name, value in fields.items() if name not in ("trained", "placeholder")}
+    return {f"vision.{f}": x for f, x in dataclasses.asdict(a.vision).items()} if a.vision.layers else {}
 
 
 def _write(a: Architecture, name: str) -> dict[str, Any]:
     """Return the config.json of a family that is nearest to an architecture."""
     family = FAMILIES[name]
+    a = a if family.sections else dataclasses.replace(a, rope_sections=())
     types = {kind: public for public, kind in _LAYERS.items()}
     activation = {kind: public for public, kind in _ACTIVATIONS.items()}[a.activation]
     config: dict[str, Any] = {
@@ -235,7 +238,7 @@ def _write(a: Architecture, name: str) -> dict[str, Any]:
         model, tags = f"{family.model}For{'ConditionalGeneration' if family.tower else 'CausalLM'}", {}
     if family.tower:
         config = {"text_config": {"model_type": f"{name}_text", **config}, "tie_word_embeddings": a.tied}
-        config |= vision.write(family.tower, a.vision)
+        config |= vision.write(family.tower, a.vision, a.width)
     return {"architectures": [model], "model_type": name, **config, **tags}
 
 

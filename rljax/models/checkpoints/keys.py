@@ -37,7 +37,12 @@ HARMLESS = frozenset(
 )
 
 # tokens around pictures, in the outer config of a multimodal model: no effect on the logits of a sequence
-TOKENS = frozenset("boi_token_id boi_token_index eoi_token_id eoi_token_index".split())
+TOKENS = frozenset(
+    """
+    boi_token_id boi_token_index eoi_token_id eoi_token_index video_token_id vision_end_token_id
+    vision_start_token_id vision_token_id
+    """.split()
+)
 # of that config: ``text_config`` has the decoder's keys
 OUTER = frozenset("text_config tie_word_embeddings vision_config".split())
 

@@ -30,6 +30,21 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
 _MSCALE = ("mscale", "mscale_all_dim")  # of yarn: another way to write the attention factor
 
 
+def sections(config: Mapping[str, Any], default: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return a config.json without sections of frequencies, and the sections; "mrope" is the name of "default"."""
+    plain, given = dict(config), []
+    for key in ("rope_scaling", "rope_parameters"):
+        inner = _mapping(config, key)
+        given.append(inner.get("mrope_section"))
+        plain[key] = {
+            name: "default" if name in ("rope_type", "type") and value == "mrope" else value
+            for name, value in inner.items()
+            if name != "mrope_section"
+        }
+    chosen = keys.agreed("mrope_section", *given)
+    return plain, default if chosen is None else tuple(keys.value({"mrope_section": chosen}, "mrope_section", list))
+
+
 def read(config: Mapping[str, Any], theta: float, local_theta: float | None) -> dict[str, Any]:
     """Return the fields of ``Architecture`` that describe rotary positions.
 
@@ -121,6 +136,10 @@ def write(a: Architecture, nested: bool) -> dict[str, Any]:
         "rope_scaling": None if kind == "default" else scaling,
         "rope_parameters": {**scaling, "rope_theta": a.rope_theta},
     }
+    if a.rope_sections:
+        split = {"mrope_section": [*a.rope_sections]}
+        config["rope_scaling"] = scaling | split
+        config["rope_parameters"] |= split
     if nested:
         local = {"rope_type": "default", "rope_theta": a.rope_local_theta or a.rope_theta}
         config["rope_parameters"] = dict(zip(_LAYERS, (config["rope_parameters"], local), strict=True))

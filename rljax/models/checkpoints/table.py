@@ -46,6 +46,7 @@ class Family:
     expected: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # see ``keys.check``
     classifier: str = ""  # the prefix of its class for classification, if it differs
     tower: str = ""  # the form of its vision tower; with one, the keys are in ``text_config``
+    sections: tuple[int, ...] = ()  # ``rope_sections`` of its class; with some, the keys may be in the outer config
 
     @property
     def read(self) -> set[str]:
@@ -123,3 +124,17 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 FAMILIES["gemma3"] = dataclasses.replace(FAMILIES["gemma3_text"], tower="siglip", classifier="Gemma3")
+FAMILIES["qwen2_5_vl"] = Family(
+    "Qwen2_5_VL",
+    {
+        **{key: value for key, value in _QWEN.items() if key != "head_dim"},
+        **{"vocab_size": 152_064, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        "max_window_layers": 80,
+    },
+    {"bias": ATTENTION[:3]},
+    mixed=True,
+    ignored=_SILU,
+    expected={"head_dim": ()},
+    tower="qwen2.5",
+    sections=(16, 24, 24),
+)

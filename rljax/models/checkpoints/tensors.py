@@ -38,6 +38,12 @@ class Tensor(NamedTuple):
         content = storage.read(self.path, self.start, self.start + dtype.itemsize * math.prod(self.shape))
         return np.frombuffer(content, dtype).reshape(self.shape)
 
+    def parts(self, count: int) -> list["Tensor"]:
+        """Return the tensor cut along its first dimension into equal parts."""
+        shape = (self.shape[0] // count, *self.shape[1:])
+        size = np.dtype(_DTYPES[self.dtype]).itemsize * math.prod(shape)
+        return [Tensor(self.path, self.dtype, shape, self.start + i * size) for i in range(count)]
+
 
 def index(folder: str) -> dict[str, Tensor]:
     """Return every tensor of a folder, by name.

@@ -10,28 +10,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljax.language import messages
+from rljax.models import towers
 from rljax.models.architectures import Architecture
 from rljax.models.checkpoints import keys
-from rljax.models.towers import Vision
 
-_HINTS = typing.get_type_hints(Vision, include_extras=True)
+_HINTS = typing.get_type_hints(towers.Vision, include_extras=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
     """What ``vision_config`` and the outer config.json say of a tower: key -> field of ``Vision``."""
 
-    model: str  # model_type of its vision_config
+    model: tuple[str, ...]  # model_type of its vision_config; others that are read
     sizes: Mapping[str, str]
     outer: Mapping[str, str]
     defaults: Mapping[str, Any]  # of the classes in transformers
     fixed: Mapping[str, Any]  # fields of ``Vision``
     expected: Mapping[str, tuple[Any, ...]]  # see ``keys.check``
+    ignored: tuple[str, ...] = ()  # keys that its reference code does not read
+    output: str = ""  # the key that has the decoder's width
 
 
 TOWERS: dict[str, Tower] = {
     "siglip": Tower(
-        "siglip_vision_model",
+        ("siglip_vision_model",),
         {
             "hidden_size": "width",
             "image_size": "pixels",
@@ -45,45 +47,71 @@ TOWERS: dict[str, Tower] = {
             **{"hidden_size": 768, "image_size": 224, "intermediate_size": 3072, "num_attention_heads": 12},
             **{"num_hidden_layers": 12, "patch_size": 16, "mm_tokens_per_image": 256, "image_token_index": 262_144},
         },
-        {"mutual": True},
+        {"mutual": True, "window": 0, "full": ()},
         {
             **{"hidden_act": ("gelu_pytorch_tanh",), "layer_norm_eps": (1e-6,), "num_channels": (3,)},
             "vision_use_head": (False,),
         },
     ),
+    "qwen2.5": Tower(
+        ("qwen2_5_vl_vision", "qwen2_5_vl"),
+        {
+            "depth": "layers",
+            "fullatt_block_indexes": "full",
+            "hidden_size": "width",
+            "intermediate_size": "hidden",
+            "num_heads": "heads",
+            "patch_size": "patch",
+            "window_size": "window",
+        },
+        {"image_token_id": "placeholder"},
+        {
+            **{"depth": 32, "fullatt_block_indexes": (7, 15, 23, 31), "hidden_size": 3584, "intermediate_size": 3420},
+            **{"num_heads": 16, "patch_size": 14, "window_size": 112, "image_token_id": 151_655},
+        },
+        {"mutual": False},
+        {
+            **{"hidden_act": ("silu",), "in_channels": (3,), "spatial_merge_size": (2,), "temporal_patch_size": (2,)},
+            "rope_parameters": ({"rope_theta": 10_000.0, "rope_type": "axial"},),
+        },
+        ("in_chans", "spatial_patch_size", "tokens_per_second"),
+        "out_hidden_size",
+    ),
 }
 
 
-def read(form: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``Vision`` that a config.json describes.
+def read(form: str, config: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """Return the fields of ``Vision`` that a config.json describes; ``width`` is the decoder's.
 
     Raises:
       ValueError: a key is missing, unknown or not supported; it is named.
     """
     tower, inner = TOWERS[form], config.get("vision_config")
-    if not isinstance(inner, Mapping) or inner.get("model_type", tower.model) != tower.model:
-        raise ValueError(
-            f"config.json: vision_config={messages.shown(inner)}: must be an object of model_type {tower.model}"
-        )
-    keys.check(inner, tower.sizes, tower.expected, f"vision_config of model_type {tower.model!r}")
+    model = tower.model[0]
+    if not isinstance(inner, Mapping) or inner.get("model_type", model) not in tower.model:
+        raise ValueError(f"config.json: vision_config={messages.shown(inner)}: must be an object of model_type {model}")
+    known, expected = {*tower.sizes, *tower.ignored}, {**tower.expected, tower.output: (width,)}
+    keys.check(inner, known, expected, f"vision_config of model_type {model!r}")
     fields = {"form": form, **tower.fixed}
     for given, names in ((inner, tower.sizes), (config, tower.outer)):
-        fields |= {field: keys.value({**tower.defaults, **given}, key, _HINTS[field]) for key, field in names.items()}
+        values = {**tower.defaults, **given}
+        values = {key: tuple(x) if isinstance(x := values.get(key), list) else x for key in names}
+        fields |= {field: keys.value(values, key, _HINTS[field]) for key, field in names.items()}
     try:
-        Vision(**fields)
+        towers.read(fields)
     except ValueError as error:
         raise ValueError(f"config.json: {error}") from None
     return fields
 
 
-def write(form: str, vision: Vision) -> dict[str, Any]:
+def write(form: str, vision: towers.Vision, width: int) -> dict[str, Any]:
     """Return the keys of config.json that describe a tower of a form: ``vision_config`` and those beside it."""
     tower = TOWERS[form]
     inner = {key: getattr(vision, field) for key, field in tower.sizes.items()}
     inner |= {key: values[0] for key, values in tower.expected.items()}
     return {
         **{key: getattr(vision, field) for key, field in tower.outer.items()},
-        "vision_config": {"model_type": tower.model, **inner},
+        "vision_config": {"model_type": tower.model[0], **inner} | ({tower.output: width} if tower.output else {}),
     }
 
 
@@ -91,7 +119,10 @@ def names(a: Architecture) -> dict[tuple[str, ...], str]:
     """Return the tensor of each parameter of the tower, as ``families.names``; {} if no family has such a tower."""
     if not a.vision.layers or a.vision.form not in TOWERS:
         return {}
-    tower, layer = (a.tower_name,), (a.tower_name, "layers")
+    return (_siglip if a.vision.form == "siglip" else _qwen)((a.tower_name,), (a.tower_name, "layers"))
+
+
+def _siglip(tower: tuple[str, ...], layer: tuple[str, ...]) -> dict[tuple[str, ...], str]:
     base = "vision_tower.encoder.layers.{layer}."
     matrices = {name: f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")}
     matrices |= {"attention_output": "self_attn.out_proj", "up": "mlp.fc1", "down": "mlp.fc2"}
@@ -110,11 +141,29 @@ def names(a: Architecture) -> dict[tuple[str, ...], str]:
     return fields
 
 
+def _qwen(tower: tuple[str, ...], layer: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+    """Name query, key and value as if they had tensors of their own; see ``weights``."""
+    base = "visual.blocks.{layer}."
+    matrices = {name: f"attn.{name[0]}" for name in ("query", "key", "value")} | {"attention_output": "attn.proj"}
+    matrices |= {name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+    fields = {
+        (*tower, "patch"): "visual.patch_embed.proj.weight",
+        (*tower, "final_norm"): "visual.merger.ln_q.weight",
+        (*layer, "attention_norm"): f"{base}norm1.weight",
+        (*layer, "swiglu_norm"): f"{base}norm2.weight",
+    }
+    for name, public in (("inner", 0), ("matrix", 2)):
+        fields["projector", name] = f"visual.merger.mlp.{public}.weight"
+        fields["projector", f"{name}_bias"] = f"visual.merger.mlp.{public}.bias"
+    fields |= {(*layer, name): f"{base}{public}.weight" for name, public in matrices.items()}
+    return fields | {(*layer, f"{name}_bias"): f"{base}{public}.bias" for name, public in matrices.items()}
+
+
 # prefixes of multimodal folders, before and after the renaming in transformers 4.52 -> the names here
 _PREFIXES = (
     (re.compile(r"^(model\.)?language_model\.(model\.)?(?=layers\.|norm\.|embed_tokens\.)"), "model."),
     (re.compile(r"^language_model\.(?=lm_head\.)"), ""),
-    (re.compile(r"^(?:model\.)?(vision_tower|multi_modal_projector)\.(?:vision_model\.)?"), r"\1."),
+    (re.compile(r"^(?:model\.)?(vision_tower|multi_modal_projector|visual)\.(?:vision_model\.)?"), r"\1."),
 )
 
 

@@ -5,6 +5,7 @@ Reading holds one parameter in host memory at a time; writing holds the tensors 
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +28,9 @@ _AS_THEY_ARE = (
     "vision_tower.embeddings.position_embedding.weight",
     "multi_modal_projector.mm_input_projection_weight",
 )
-_PATCH = {"embeddings.patch_embedding.weight": (3,)}  # dimensions of a convolution between its outputs and its sides
+# dimensions of a convolution between its outputs and its sides: colors, frames
+_PATCH = {"embeddings.patch_embedding.weight": (3,), "patch_embed.proj.weight": (3, 2)}
+_JOINED = re.compile(r"(visual\..*\.attn\.)(qkv|[qkv])(\.weight|\.bias)")  # query, key and value are one tensor
 
 
 def config(folder: str) -> dict[str, Any]:
@@ -97,6 +100,10 @@ def _named_here(stored: dict[str, tensors.Tensor]) -> dict[str, tensors.Tensor]:
         if short in kept:
             raise ValueError(f"{tensor.path}: {name[:100]} is the same parameter as another tensor, {short[:100]}")
         kept[short] = tensor
+        joined = _JOINED.fullmatch(short)
+        if joined and joined[2] == "qkv" and tensors.floating(tensor) and tensor.shape[0] % 3 == 0:
+            for letter, part in zip("qkv", kept.pop(short).parts(3), strict=True):
+                kept[f"{joined[1]}{letter}{joined[3]}"] = part
     return kept
 
 
@@ -127,7 +134,7 @@ def _stored(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         if name.endswith(end):
             side = math.isqrt(shape[0] // math.prod(inner))
             return (shape[1], *inner, side, side)
-    split = len(shape) - 1 if name.endswith(("o_proj.weight", "out_proj.weight")) else 1
+    split = len(shape) - 1 if name.endswith(("o_proj.weight", "out_proj.weight", "attn.proj.weight")) else 1
     return int(np.prod(shape[split:])), int(np.prod(shape[:split]))
 
 
@@ -272,7 +279,7 @@ def save(
 
 
 def _named(architecture: Architecture, params: Tree, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
-    form = architecture.vision.form if architecture.vision.layers else ""
+    form, waiting = architecture.vision.form if architecture.vision.layers else "", {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = families.names(architecture)[tuple(key.key for key in path)]
         for index, part, shape in _pieces(name, leaf.shape):
@@ -280,5 +287,11 @@ def _named(architecture: Architecture, params: Tree, dtype: str) -> Iterator[tup
             stored = _stored(part, shape)
             if _transposed(part, shape):
                 x = x.reshape(-1, stored[0]).T
-            name = vision.published(form, part)
-            yield name, np.ascontiguousarray(x.reshape(stored).astype(dtype or x.dtype))
+            name, x = vision.published(form, part), x.reshape(stored)
+            if joined := _JOINED.fullmatch(name):
+                name = f"{joined[1]}qkv{joined[3]}"
+                waiting.setdefault(name, {})[joined[2]] = x
+                if len(waiting[name]) < 3:
+                    continue
+                x = np.concatenate([waiting[name].pop(letter) for letter in "qkv"])
+            yield name, np.ascontiguousarray(x.astype(dtype or x.dtype))

@@ -33,6 +33,7 @@ class Cache:
     prompt_mask: Array  # [P, L] bool
     mask: Array  # [B, S] bool, the columns that hold a real token
     length: Array  # [] int32, columns written so far
+    saved: Array | None  # [P] int32, how many fewer positions than tokens a prompt takes; None without rope_sections
     block: int = flax.struct.field(pytree_node=False)  # C, columns of a block
     stacked: bool = flax.struct.field(pytree_node=False)
     history: int = flax.struct.field(pytree_node=False, default=0)  # columns of a block of ``prompt``; 0: one block
@@ -128,7 +129,7 @@ def prefill(
       Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
     """
     a, visible = architecture, transformer.causal(mask, layer.last(architecture, token, seen))
-    angles = layer.rotation(a, visible.position)
+    angles = layer.rotation(a, layer.places(a, token, mask != 0, seen))
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
         mixed = attention.attend(a.attention, form, query, key, value, visible, layout=layout)
@@ -141,6 +142,8 @@ def prefill(
 
     x, prompt = transformer.apply_layers(a, apply_layer, layer.embed(a, weights, token, seen), weights["layers"])
     cache = unwritten(a, prompt, mask != 0, token.shape[0] * samples, columns, block, layout)
+    if a.rope_sections:
+        cache = dataclasses.replace(cache, saved=layer.saved(a, token, mask != 0, seen))
     return layer.final(a, weights, x), cache
 
 
@@ -163,6 +166,7 @@ def unwritten(
         prompt_mask=mask,
         mask=layout(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
+        saved=jnp.zeros(mask.shape[:1], jnp.int32) if a.rope_sections else None,
         block=block,
         stacked=a.scan,
     )
@@ -198,7 +202,8 @@ def extend(
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, prompt_length) for form in visible}
     shard = lambda x: layout(x, ("rows",))  # noqa: E731  once, before the layers
-    seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, position[:, None]))
+    place = position if cache.saved is None else position - attention.per_row(cache.saved, token)
+    seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, place[:, None]))
 
     def apply_layer(
         number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, completion: Any
@@ -285,6 +290,7 @@ def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
         cache,
         prompt=take(cache.prompt, prompts),
         prompt_mask=cache.prompt_mask if prompts is None else cache.prompt_mask[prompts],
+        saved=cache.saved if prompts is None or cache.saved is None else cache.saved[prompts],
         completion=take(cache.completion, rows),
         mask=cache.mask[rows],
     )

@@ -34,7 +34,8 @@ def blank(architecture: Architecture, rows: int, width: int, columns: int, block
 
 def emptied(cache: Cache, rows: Array) -> Cache:
     """Return the cache with no token in the rows ``[B]`` bool, which have nothing to settle."""
-    return dataclasses.replace(cache, prompt_mask=cache.prompt_mask & ~rows[:, None])
+    saved = None if cache.saved is None else jnp.where(rows, 0, cache.saved)
+    return dataclasses.replace(cache, prompt_mask=cache.prompt_mask & ~rows[:, None], saved=saved)
 
 
 def append(architecture: Architecture, weights: Tree, token: Array, mask: Array, cache: Cache, layout: Layout) -> Cache:
@@ -43,7 +44,8 @@ def append(architecture: Architecture, weights: Tree, token: Array, mask: Array,
     past, lanes = transformer.positions(cache.prompt_mask), a.heads // a.kv_heads
     count = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
     position = transformer.positions(mask != 0) + count[:, None]
-    angles, real = layer.rotation(a, position), (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
+    place = position if cache.saved is None else position - cache.saved[:, None]
+    angles, real = layer.rotation(a, place), (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
 
     def visible(form: attention.Form, keys: Array, at: Array) -> Array:
         """Return which keys [B, 1, k] or [B, W, k] at positions ``at`` [B, k] each query of a head sees."""
@@ -94,8 +96,10 @@ def placed(
         return put(whole[0], part[0], True), put(whole[1], part[1], False)
 
     prompt = _each_layer(cache, pair, fresh.prompt)
-    seen = jnp.pad(mask != 0, ((0, 0), (0, cache.prompt_mask.shape[1] - token.shape[1])))
-    return dataclasses.replace(cache, prompt=prompt, prompt_mask=cache.prompt_mask.at[rows].set(seen, mode="drop"))
+    held = jnp.pad(mask != 0, ((0, 0), (0, cache.prompt_mask.shape[1] - token.shape[1])))
+    whole = cache.prompt_mask.at[rows].set(held, mode="drop")
+    saved = None if cache.saved is None else cache.saved.at[rows].set(fresh.saved, mode="drop")
+    return dataclasses.replace(cache, prompt=prompt, prompt_mask=whole, saved=saved)
 
 
 def settle(cache: Cache) -> Cache:

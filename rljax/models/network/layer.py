@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.models import architectures, precision
 from rljax.models.architectures import Architecture
@@ -84,8 +85,45 @@ def final(architecture: Architecture, params: Tree, x: Array) -> Array:
     return _norm(architecture, x, params, "final_norm")
 
 
+def places(architecture: Architecture, token: Array, real: Array, seen: Array | None) -> Array:
+    """Return the positions that turn queries and keys: how many real tokens are before each in its row.
+
+    With ``rope_sections`` (Qwen2-VL, arXiv 2409.12191), a picture of s x s tokens at position p takes s positions: its
+    tokens have three, p, p + row, and p + column, and a token of text three equal ones.
+
+    Args:
+      architecture: of the parameters.
+      token: ``[B, S]`` int32; the tokens of a picture are adjacent.
+      real: ``[B, S]`` bool.
+      seen: as in ``embed``.
+
+    Returns:
+      ``[B, S]`` int32, or ``[3, B, S]`` with ``rope_sections``.
+    """
+    a = architecture
+
+    def before(x: Array) -> Array:
+        return jnp.cumsum(x, axis=1, dtype=jnp.int32) - x.astype(jnp.int32)
+
+    if not a.rope_sections:
+        return before(real)
+    number = jnp.full(token.shape, -1, jnp.int32) if seen is None else _placed(a, token, seen)
+    side, here = math.isqrt(a.vision.tokens), number >= 0
+    first = before(real & ~here) + side * (before(here) // a.vision.tokens)
+    row, column = (jnp.where(here, x, 0) for x in divmod(number % a.vision.tokens, side))
+    return jnp.stack([first, first + row, first + column])
+
+
+def saved(architecture: Architecture, token: Array, real: Array, seen: Array | None) -> Array:
+    """Return how many fewer positions than tokens the rows [B, S] take, with the arguments of ``places``: [B]."""
+    taken = 1 + jnp.max(jnp.where(real[None], places(architecture, token, real, seen), -1), axis=(0, 2))
+    return jnp.sum(real, axis=1, dtype=jnp.int32) - taken
+
+
 def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angles]:
     """Return cosine and sine of position * frequency in float32, of global layers and of local ones.
+
+    Positions are ``[B, S]``, or ``[3, B, S]``, of which each of the ``rope_sections`` of frequencies reads its own.
 
     The frequencies are f_i = theta^(-2 i / K), of wavelengths w_i = 2 pi / f_i. They may be stretched: f_i / factor.
     With ``rope_original`` L, only wavelengths above L / low are stretched fully, and those below L / high are not:
@@ -96,6 +134,11 @@ def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angle
     a = architecture
     exponent = -jnp.arange(0, a.head_size, 2, dtype=jnp.float32) / a.head_size
     base = a.rope_theta**exponent
+    if position.ndim == 2:
+        place = position.astype(jnp.float32)[:, :, None, None]
+    else:
+        streams = position.astype(jnp.float32)[np.repeat(np.arange(3), a.rope_sections)]
+        place = jnp.moveaxis(streams, 0, 2)[:, :, None, :]
     kept = jnp.zeros_like(base)
     if a.rope_original and a.rope_rule == "llama3":
         kept = jnp.clip((a.rope_original * base / (2 * math.pi) - a.rope_low) / (a.rope_high - a.rope_low), 0, 1)
@@ -104,7 +147,7 @@ def rotation(architecture: Architecture, position: Array) -> tuple[Angles, Angle
         kept = 1 - jnp.clip((jnp.arange(len(base), dtype=jnp.float32) - first) / (last - first), 0, 1)
 
     def angles(frequency: Array, scale: float = 1.0) -> Angles:
-        angle = position.astype(jnp.float32)[:, :, None, None] * frequency[None, None, None, :]
+        angle = place * frequency[None, None, None, :]
         cosine, sine = jnp.cos(angle), jnp.sin(angle)
         return (cosine, sine) if scale == 1 else (scale * cosine, scale * sine)
 

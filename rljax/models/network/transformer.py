@@ -55,7 +55,8 @@ def apply(
         return attention.attend(architecture.attention, form, query, key, value, rows, layout=layout)
 
     x = layer.embed(architecture, params, token, seen)
-    return trunk(architecture, params, x, layer.rotation(architecture, rows.position), mix, layout)
+    angles = layer.rotation(architecture, layer.places(architecture, token, mask != 0, seen))
+    return trunk(architecture, params, x, angles, mix, layout)
 
 
 def causal(mask: Array, last: Array | None = None) -> attention.Rows:
@@ -124,7 +125,13 @@ def apply_shared(
         return jnp.concatenate([first, second.reshape(prompts, -1, *second.shape[2:])], axis=1)
 
     x = layer.embed(architecture, params, jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1), seen)
-    angles = layer.rotation(architecture, jnp.concatenate([prompt_rows.position, position], axis=1))
+    place = layer.places(architecture, prompt, real, seen)
+    if architecture.rope_sections:
+        position = position[None] - layer.saved(architecture, prompt, real, seen)[None, :, None]
+    angles = layer.rotation(
+        architecture,
+        jnp.concatenate([place, jnp.broadcast_to(position, (*place.shape[:-1], position.shape[-1]))], axis=-1),
+    )
     x = trunk(architecture, params, x, angles, mix, layout)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 
@@ -230,7 +237,7 @@ def balance(
       The scalars that ``gated.balance`` returns.
     """
     a, rows = architecture, causal(mask, layer.last(architecture, token, seen))
-    angles = layer.rotation(a, rows.position)
+    angles = layer.rotation(a, layer.places(a, token, mask != 0, seen))
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, None]:
         return attention.attend(a.attention, form, query, key, value, rows, layout=layout), None

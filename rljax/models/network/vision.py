@@ -4,12 +4,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rljax.models import precision
+from rljax.models import precision, towers
 from rljax.models.architectures import Architecture
 from rljax.models.layouts import Layout
 from rljax.models.network import attention, layer, transformer
 from rljax.types import Array, Tree
+
+_MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, by color
 
 
 def look(architecture: Architecture, params: Tree, image: Array, layout: Layout) -> Array:
@@ -29,8 +32,13 @@ def look(architecture: Architecture, params: Tree, image: Array, layout: Layout)
     projector = params["projector"]
     if architecture.vision.form == "siglip":
         x = layer.rms_norm(x, 1.0 + precision.wide(projector["norm"]), architecture.tower.norm_epsilon)
-    x = layer.project(x, projector["matrix"], architecture.dtype).astype(architecture.dtype)
-    return x.reshape(rows, pictures * tokens, -1)
+    a = architecture
+    if a.vision.form == "qwen2.5":
+        x = layer.shifted(layer.project(x, projector["inner"], a.dtype), projector["inner_bias"])
+        x = jax.nn.gelu(x, approximate=False)
+    x = layer.project(x, projector["matrix"], a.dtype)
+    x = layer.shifted(x, projector["matrix_bias"]) if a.vision.form == "qwen2.5" else x
+    return x.astype(a.dtype).reshape(rows, pictures * tokens, -1)
 
 
 def features(architecture: Architecture, params: Tree, image: Array, layout: Layout) -> Array:
@@ -43,7 +51,7 @@ def features(architecture: Architecture, params: Tree, image: Array, layout: Lay
       layout: how arrays are sharded over a mesh.
 
     Returns:
-      ``[B, N, tokens, width]`` in the compute dtype, normed.
+      ``[B, N, tokens, vision.joined]`` in the compute dtype, normed.
 
     Raises:
       ValueError: the pictures have another size than the tower reads.
@@ -52,21 +60,39 @@ def features(architecture: Architecture, params: Tree, image: Array, layout: Lay
     rows, pictures = image.shape[:2]
     if image.shape[2:] != (v.pixels, v.pixels, 3):
         raise ValueError(f"image has shape {image.shape}: expected [B, N, {v.pixels}, {v.pixels}, 3]")
-    weights = params[architecture.tower_name]
-    x = patches(image.reshape(rows * pictures, *image.shape[2:]), v.patch)
+    weights, order = params[architecture.tower_name], _order(v)
+    x = patches(image.reshape(rows * pictures, *image.shape[2:]), v.patch)[:, order]
+    if v.form == "qwen2.5":  # as the processor of CLIP scales colors; two equal frames
+        x = (x + 1) / 2
+        mean, deviation = (jnp.asarray(c, jnp.float32)[None, None, :, None] for c in (_MEAN, _DEVIATION))
+        x = (x.reshape(*x.shape[:2], 3, -1) - mean) / deviation
+        x = jnp.concatenate([x, x], axis=3).reshape(*x.shape[:2], -1)
     x = layer.project(x, weights["patch"], tower.dtype)
     angles: Any = (None, None)
     if v.form == "siglip":
-        x = layer.shifted(layer.shifted(x, weights["patch_bias"]), weights["position"])
+        x = layer.shifted(layer.shifted(x, weights["patch_bias"]), weights["position"][order])
     else:
-        angles = rotation(tower, v.side)
+        angles = rotation(tower, v.side, order)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
-        return jax.nn.dot_product_attention(query, key, value, scale=form.scale).astype(jnp.float32)
+        parts = v.windows**2 if form.window else 1
+        q, k, z = (x.reshape(x.shape[0] * parts, -1, *x.shape[2:]) for x in (query, key, value))
+        return jax.nn.dot_product_attention(q, k, z, scale=form.scale).astype(jnp.float32).reshape(query.shape)
 
     x = transformer.trunk(tower, weights, x.astype(tower.dtype), angles, mix, layout)
-    x = x.reshape(rows, pictures, v.side // v.merged, v.merged, v.side // v.merged, v.merged, -1)
-    return jnp.mean(x.astype(jnp.float32), axis=(3, 5)).astype(tower.dtype).reshape(rows, pictures, v.tokens, -1)
+    x = x.reshape(rows, pictures, v.tokens, v.merged**2, -1)
+    if v.form == "qwen2.5":
+        x = x.reshape(rows, pictures, v.tokens, -1)
+    else:
+        x = jnp.mean(x.astype(jnp.float32), axis=3).astype(tower.dtype)
+    token = order[:: v.merged**2]  # the first patch of each token
+    return x[:, :, np.argsort(token)] if v.windows > 1 else x
+
+
+def _order(v: towers.Vision) -> np.ndarray:
+    """Return the number of each patch, counted row by row, in the order of the tower: by window, then by token."""
+    place = np.arange(v.side**2).reshape(2 * (v.windows, v.side // v.windows // v.merged, v.merged))
+    return place.transpose(0, 3, 1, 4, 2, 5).ravel()
 
 
 def patches(image: Array, side: int) -> Array:
@@ -76,17 +102,16 @@ def patches(image: Array, side: int) -> Array:
     return x.reshape(count, -1, 3 * side * side).astype(jnp.float32) / 127.5 - 1.0
 
 
-def rotation(tower: Architecture, side: int) -> tuple[layer.Angles, layer.Angles]:
+def rotation(tower: Architecture, side: int, order: np.ndarray) -> tuple[layer.Angles, layer.Angles]:
     """Return the angles of patches: the first half of the frequencies turns with the row, the second with the column.
 
     As in Qwen2-VL (arXiv 2409.12191); f_i = theta^(-2 i / (K / 2)) for i < K / 4.
     """
-    place = jnp.arange(side, dtype=jnp.float32)
+    place = jnp.asarray(np.stack([order // side, order % side]), jnp.float32)
     frequency = tower.rope_theta ** (
         -jnp.arange(0, tower.head_size // 2, 2, dtype=jnp.float32) / (tower.head_size // 2)
     )
-    angle = place[:, None] * frequency[None, :]
-    row, column = (jnp.repeat(angle, side, axis=0), jnp.tile(angle, (side, 1)))
-    angle = jnp.concatenate([row, column], axis=1)[None, :, None, :]
+    angle = place[:, :, None] * frequency[None, None, :]
+    angle = jnp.concatenate([*angle], axis=1)[None, :, None, :]
     angles = jnp.cos(angle), jnp.sin(angle)
     return angles, angles

@@ -99,6 +99,21 @@ TOWERS = {
         16,
         4,
     ),
+    "qwen2.5-vl": (
+        "Qwen2_5_VLConfig",
+        {
+            **{**_TEXT, "num_attention_heads": 2, "num_key_value_heads": 1, "rope_theta": 100.0},
+            "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+            "vision_config": {
+                **{"depth": 3, "hidden_size": 16, "intermediate_size": 20, "num_heads": 2, "out_hidden_size": 16},
+                **{"patch_size": 2, "window_size": 8, "fullatt_block_indexes": [1]},
+            },
+            **{"image_token_id": PICTURE, "vision_start_token_id": 37, "vision_end_token_id": 38},
+            **{"video_token_id": 36, "tie_word_embeddings": True},
+        },
+        16,
+        16,
+    ),
 }
 
 
@@ -108,7 +123,7 @@ def pictures(side, tokens):
     token = rng.integers(3, 36, (2, 8 + 2 * tokens)).astype(np.int32)
     for row, starts in enumerate(((1, 4 + tokens), (2, 5 + tokens))):
         for start in starts:
-            token[row, start : start + tokens] = PICTURE
+            token[row, start - 1 : start + tokens] = [37, *[PICTURE] * tokens]
     return token, rng.integers(0, 256, (2, 2, side, side, 3)).astype(np.uint8)
 
 
@@ -167,11 +182,27 @@ def seeing(folder, token, image, length=0):
     return z, rest[:, token.shape[1] :].numpy()
 
 
+def transformers_4():
+    """Return whether the version of transformers is below 5."""
+    import transformers
+
+    return transformers.__version__.startswith("4.")
+
+
 def _pixels(config, token, image):
     """Return pictures as the processor of a model gives them."""
     import torch
 
     x = image.reshape(-1, *image.shape[2:]).astype(np.float32)
+    if config.model_type == "qwen2_5_vl":
+        count, side, patch = len(x), x.shape[1] // config.vision_config.patch_size, config.vision_config.patch_size
+        colors = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])  # of its processor
+        mean, deviation = (np.asarray(color, np.float32) for color in colors)
+        frames = np.repeat(((x / 255 - mean) / deviation).transpose(0, 3, 1, 2)[:, None], 2, axis=1)
+        blocks = frames.reshape(count, 1, 2, 3, side // 2, 2, patch, side // 2, 2, patch)
+        blocks = blocks.transpose(0, 1, 4, 7, 5, 8, 3, 2, 6, 9).reshape(count * side * side, -1)
+        given = {"pixel_values": torch.tensor(blocks), "image_grid_thw": torch.tensor([[1, side, side]] * count)}
+        return given | ({} if transformers_4() else {"mm_token_type_ids": (token == PICTURE).long()})
     pixels = torch.tensor(x / 127.5 - 1).permute(0, 3, 1, 2)
     return {"pixel_values": pixels, "token_type_ids": (token == PICTURE).long()}
 
