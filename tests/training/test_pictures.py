@@ -1,0 +1,144 @@
+"""Training on prompts with pictures: no layout changes an update, frozen towers, critics, resuming, bad input."""
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.config import resolve
+from rljax.run import programs
+from tests.support import tiny
+from tests.training.test_step import begun, close, mixed
+
+FIELDS = {
+    "task": "counting(pixels=16, grid=2, most=2, distractors=1, tokens=4, noise=0.3)",
+    "model__vision__layers": 1,
+    "model__vision__width": 16,
+    "model__vision__heads": 2,
+    "model__vision__hidden": 16,
+    "model__vision__pixels": 16,
+    "model__vision__tokens": 4,
+    "learner__microbatches": 1,
+    "learner__clip_norm": 0.0,
+    "sampler__draw": "gumbel",
+}
+
+
+def program(algorithm="grpo(kl=0.0)", **fields):
+    return tiny.program(algorithm, **{**FIELDS, **fields})
+
+
+def update(of, rollout=None):
+    """Update once from the rollout of the plain program; return the parameters before and after, and the metrics."""
+    (step,) = of.steps
+    state = begun(step, of.key)
+    before = jax.device_get(state.params)
+    if rollout is None:
+        plain = program()
+        rollout = jax.device_get(mixed(plain.steps[0], begun(plain.steps[0], plain.key), plain.key))
+    state, metrics = step.update(state, rollout, of.key)
+    return before, jax.device_get(state.params), jax.device_get(metrics)
+
+
+def test_an_update_reads_pictures_and_moves_the_tower():
+    before, after, metrics = update(program())
+    moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), before["policy"], after["policy"])
+    assert min(jax.tree.leaves(moved["tower"])) > 0 and moved["projector"]["matrix"] > 0
+    assert metrics["sampler_gap"] < 1e-5
+    assert metrics["rows"].context.image.dtype == np.uint8  # what is logged are the pictures
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"learner__share_prompt": False},
+        {"learner__lanes": 2},
+        {"learner__microbatches": 4},
+        {"mesh__data": 1, "mesh__fsdp": 2},
+        {"model__scan": True, "model__remat": "full"},
+    ],
+    ids=lambda fields: "-".join(f"{k.rpartition('__')[2]}={v}" for k, v in fields.items()),
+)
+def test_no_layout_changes_the_update(fields):
+    _, expected, _ = update(program())
+    _, after, metrics = update(program(**fields))
+    close(expected, after, 2e-5)
+    assert metrics["sampler_gap"] < 1e-5
+
+
+@pytest.mark.full
+def test_a_frozen_tower_stays_and_everything_else_moves_as_with_a_trained_one():
+    """Its output is computed once for the update; the step of Adam is by parameter, so the others do not notice."""
+    _, trained, _ = update(program())
+    before, after, metrics = update(program(model__vision__trained=False, learner__microbatches=2))
+    assert tiny.equal(before["policy"]["tower_frozen"], after["policy"]["tower_frozen"])
+    assert tiny.equal(before["policy"]["tower_frozen"], update(program())[0]["policy"]["tower"])  # one initial tower
+    close(
+        {name: x for name, x in after["policy"].items() if name != "tower_frozen"},
+        {name: x for name, x in trained["policy"].items() if name != "tower"},
+        2e-5,
+    )
+    assert metrics["sampler_gap"] < 1e-5 and metrics["rows"].context.image.dtype == np.uint8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [
+        ("ppo()", {}),
+        ("bradley_terry()", {}),
+        ("grpo(kl=0.1)", {}),
+        ("dapo()", {}),
+        ("grpo(kl=0.0)", {"seam__source": "ghpo()"}),
+    ],
+)
+def test_critics_rewards_references_and_second_passes_see(algorithm, fields):
+    of = program(algorithm, **fields)
+    (step,) = of.steps
+    state, metrics = step.fused(begun(step, of.key), of.key)
+    assert metrics["skipped_in_row"] == 0 and all(
+        np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params))
+    )
+
+
+@pytest.mark.full
+def test_rows_written_over_several_steps_keep_their_pictures():
+    config = tiny.config("grpo(kl=0.0)", **FIELDS, mesh__data=1, seam__source="partial(segment=1)")
+    of = programs.build(config, devices=jax.devices()[:1])
+    (step,) = of.steps
+    state, gaps = begun(step, of.key), []
+    for _ in range(3):
+        state, metrics = step.fused(state, of.key)
+        gaps.append(float(metrics["sampler_gap"]))
+    assert gaps[0] < 1e-5 and int(state.step) == 3
+
+
+@pytest.mark.full
+def test_a_run_with_pictures_resumes_bit_for_bit(tmp_path):
+    config = tiny.phases("grpo(kl=0.0)", **FIELDS)
+    whole = rljax.train(config, tmp_path / "whole")
+    with config.unlocked():
+        config.phase.main.steps = 1
+    rljax.train(config, tmp_path / "cut")
+    with config.unlocked():
+        config.phase.main.steps = 2
+    resumed = rljax.train(config, tmp_path / "cut", allow_config_change=("phase.main.steps",))
+    assert tiny.equal(whole.state.params, resumed.state.params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"model__vision__layers": 0},
+            r"config.task .phase 'main'.: the prompts of 'counting' have pictures.*layers=0",
+        ),
+        ({"model__vision__tokens": 16}, r"have pictures of 4 tokens: config.model.vision.tokens reads 16"),
+        ({"model__vision__pixels": 32}, r"pictures of \(16, 16\) pixels: config.model.vision.pixels reads \(32, 32\)"),
+        ({"task": "arithmetic()"}, r"config.model.vision.layers=1: no phase has a task with pictures"),
+    ],
+)
+def test_pictures_that_a_policy_cannot_read_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        resolve.run(tiny.config(**{**FIELDS, **fields}))
