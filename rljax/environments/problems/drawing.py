@@ -44,42 +44,21 @@ def paint(picture: jax.Array, mask: jax.Array, colour: ArrayLike | tuple[int, in
     return jnp.where(mask[..., None], colour[:, None, None, :], picture)
 
 
-def rectangle(pixels: int, left: ArrayLike, top: ArrayLike, right: ArrayLike, bottom: ArrayLike) -> jax.Array:
-    """Return the mask of rectangles; the edges belong to them."""
-    return _rectangle(pixels, left, top, right, bottom)
-
-
-def shape(pixels: int, kind: ArrayLike, x: ArrayLike, y: ArrayLike, radius: ArrayLike) -> jax.Array:
-    """Return the mask of ``SHAPES[kind]`` inside the square of side 2 radius + 1 around (x, y)."""
-    return _shape(pixels, kind, x, y, radius)
-
-
-def line(pixels: int, x: ArrayLike, y: ArrayLike, to_x: ArrayLike, to_y: ArrayLike) -> jax.Array:
-    """Return the mask of lines from (x, y) to (to_x, to_y), one pixel wide along their longer side."""
-    return _line(pixels, x, y, to_x, to_y)
-
-
-def text(pixels: int, code: jax.Array, left: ArrayLike, top: ArrayLike, scale: int = 1) -> jax.Array:
-    """Return the mask of texts, code points ``[..., K]`` of digits and capital letters; others are gaps.
-
-    A character is 3 by 5 squares of ``scale`` pixels, followed by a gap of one.
-    """
-    return _text(pixels, code, left, top, scale)
-
-
 def _grid(pixels: int) -> tuple[jax.Array, jax.Array]:
     """Return the places of pixels: from the left ``[1, W]``, from the top ``[H, 1]``."""
     return jnp.arange(pixels)[None, :], jnp.arange(pixels)[:, None]
 
 
 @functools.partial(jnp.vectorize, excluded=(0,), signature="(),(),(),()->(h,w)")
-def _rectangle(pixels: int, left: jax.Array, top: jax.Array, right: jax.Array, bottom: jax.Array) -> jax.Array:
+def rectangle(pixels: int, left: jax.Array, top: jax.Array, right: jax.Array, bottom: jax.Array) -> jax.Array:
+    """Return the mask of rectangles; the edges belong to them."""
     across, down = _grid(pixels)
     return (left <= across) & (across <= right) & (top <= down) & (down <= bottom)
 
 
 @functools.partial(jnp.vectorize, excluded=(0,), signature="(),(),(),()->(h,w)")
-def _shape(pixels: int, kind: jax.Array, x: jax.Array, y: jax.Array, radius: jax.Array) -> jax.Array:
+def shape(pixels: int, kind: jax.Array, x: jax.Array, y: jax.Array, radius: jax.Array) -> jax.Array:
+    """Return the mask of ``SHAPES[kind]`` inside the square of side 2 radius + 1 around (x, y)."""
     across, down = (place - centre for place, centre in zip(_grid(pixels), (x, y), strict=True))
     wide, high = jnp.abs(across), jnp.abs(down)
     masks = (
@@ -93,7 +72,8 @@ def _shape(pixels: int, kind: jax.Array, x: jax.Array, y: jax.Array, radius: jax
 
 
 @functools.partial(jnp.vectorize, excluded=(0,), signature="(),(),(),()->(h,w)")
-def _line(pixels: int, x: jax.Array, y: jax.Array, to_x: jax.Array, to_y: jax.Array) -> jax.Array:
+def line(pixels: int, x: jax.Array, y: jax.Array, to_x: jax.Array, to_y: jax.Array) -> jax.Array:
+    """Return the mask of lines from (x, y) to (to_x, to_y), one pixel wide along their longer side."""
     across, down = _grid(pixels)
     near = 2 * jnp.abs((across - x) * (to_y - y) - (down - y) * (to_x - x))
     inside = (jnp.minimum(x, to_x) <= across) & (across <= jnp.maximum(x, to_x))
@@ -102,7 +82,11 @@ def _line(pixels: int, x: jax.Array, y: jax.Array, to_x: jax.Array, to_y: jax.Ar
 
 
 @functools.partial(jnp.vectorize, excluded=(0, 4), signature="(k),(),()->(h,w)")
-def _text(pixels: int, code: jax.Array, left: jax.Array, top: jax.Array, scale: int) -> jax.Array:
+def text(pixels: int, code: jax.Array, left: jax.Array, top: jax.Array, scale: int = 1) -> jax.Array:
+    """Return the mask of texts, code points ``[..., K]`` of digits and capital letters; others are gaps.
+
+    A character is 3 by 5 squares of ``scale`` pixels, followed by a gap of one.
+    """
     across, down = ((place - first) // scale for place, first in zip(_grid(pixels), (left, top), strict=True))
     inside = (across >= 0) & (across < 4 * code.size) & (across % 4 < 3) & (down >= 0) & (down < 5)
     rows = _font()[code][jnp.clip(across // 4, 0, code.size - 1)[0]]  # [W, 5] three bits
