@@ -154,15 +154,13 @@ _READ = (
         lambda p: p.algorithm.source.origin == "policy" and _filtered(p),
         f"no phase samples rows with a filter ({', '.join(processors.FILTERS)})",
     ),
-    _Read(
-        ("learner.epochs",),
-        lambda p: any(o.epochs is None for o in p.algorithm.objectives),
-        "every objective of the algorithm sets its own",
-    ),
-    _Read(
-        ("learner.minibatches",),
-        lambda p: any(o.minibatches is None for o in p.algorithm.objectives),
-        "every objective of the algorithm sets its own",
+    *(
+        _Read(
+            (f"learner.{name}",),
+            lambda p, name=name: any(getattr(o, name) is None for o in p.algorithm.objectives),
+            "every objective of the algorithm sets its own",
+        )
+        for name in ("epochs", "minibatches")
     ),
 )
 

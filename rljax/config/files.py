@@ -30,13 +30,21 @@ def find(name: str) -> str:
 
 def load(name: str, argument: str = "") -> schema.ConfigDict:
     """Return ``get_config(argument)`` of a config file, or of a shipped config by name ("quickstart")."""
-    spec = importlib.util.spec_from_file_location("rljax_config", find(name))
-    if spec is None or spec.loader is None:
-        raise ValueError(f"config {name!r}: not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    with errors.called(f"config {name!r}"):
-        spec.loader.exec_module(module)
+    what = f"config {name!r}"
+    module = executed(find(name), what)
+    with errors.called(what):
         return module.get_config(argument)
+
+
+def executed(path: str, what: str) -> Any:
+    """Return the module of a Python file, executed; ``what`` names it in messages, such as "config 'quickstart'"."""
+    spec = importlib.util.spec_from_file_location(f"rljax_{what.partition(' ')[0]}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{what}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    with errors.called(what):
+        spec.loader.exec_module(module)
+    return module
 
 
 def override(config: schema.ConfigDict, field: str, value: Any) -> None:

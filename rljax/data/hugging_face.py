@@ -49,14 +49,11 @@ class HuggingFace:
         model = {k: v for k, v in model.items() if k not in ("vocab", "merges")}
         return {"model": model, "decoder": content.get("decoder")}
 
-    def _json(self, name: str) -> dict[str, Any]:
-        return self._parsed[name]
-
     @functools.cached_property
     def _config(self) -> dict[str, Any]:
         """The fields of tokenizer_config.json; without added_tokens_decoder, special_tokens_map.json overrides them."""
-        config = self._json("tokenizer_config.json")
-        return config if "added_tokens_decoder" in config else config | self._json("special_tokens_map.json")
+        config = self._parsed["tokenizer_config.json"]
+        return config if "added_tokens_decoder" in config else config | self._parsed["special_tokens_map.json"]
 
     @functools.cached_property
     def _named(self) -> dict[str, str]:
@@ -107,7 +104,7 @@ class HuggingFace:
     def _numbers(self, name: str) -> tuple[int, ...]:
         """Return the ids of a field such as "eos_token_id": of generation_config.json, else of config.json."""
         for file in ("generation_config.json", "config.json"):
-            value = self._json(file).get(name)
+            value = self._parsed[file].get(name)
             if value is not None:
                 ids = value if isinstance(value, list) else [value]
                 if not all(type(i) is int for i in ids):
@@ -121,13 +118,9 @@ class HuggingFace:
         special = [i for i, token in self._backend.get_added_tokens_decoder().items() if token.special]
         return frozenset(i for i in (*special, *named, *self.stop, self.pad, self.bos) if i is not None)
 
-    @property
+    @functools.cached_property
     def vocabulary(self) -> int:
         """V, one more than the largest id."""
-        return self._size
-
-    @functools.cached_property
-    def _size(self) -> int:
         return max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
@@ -222,7 +215,7 @@ class HuggingFace:
     @functools.cached_property
     def _template(self) -> str:
         template: Any = self._config.get("chat_template")
-        template = self._json("chat_template.json").get("chat_template", template)
+        template = self._parsed["chat_template.json"].get("chat_template", template)
         if "chat_template.jinja" in self._files:
             try:
                 template = self._files["chat_template.jinja"].decode()

@@ -208,18 +208,9 @@ def sampled(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     """Return the part of a state, or of its shardings, that a rollout reads: policy, snapshot, pool and counters."""
     source = setup.algorithm.source
     reads = source.choose or source.head or source.again or source.segment
-    return types.TrainState(
-        step=state.step,
-        cursor=state.cursor,
-        params={"policy": state.params["policy"]},
-        opt_state=(),
-        algorithm=(),
-        reference=None,
-        pool=state.pool if reads else (),
-        skipped=state.skipped,
-        skipped_total=state.skipped_total,
-        snapshot=state.snapshot if setup.snapshot else None,
-    )
+    pool, snapshot = state.pool if reads else (), state.snapshot if setup.snapshot else None
+    state = state.replace(params={"policy": state.params["policy"]}, pool=pool, snapshot=snapshot)
+    return state.replace(opt_state=(), algorithm=(), reference=None, frozen={}, ahead=())
 
 
 def _of_steps(setup: phases.Setup, function: Callable[[Any, tuple[int, ...]], types.Tree]) -> tuple[types.Tree, ...]:

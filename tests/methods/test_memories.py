@@ -92,12 +92,8 @@ def test_an_entry_is_an_episode_of_all_its_rows():
     assert np.asarray(mine).tolist() == [False, False, True, True] * 2
 
 
-def test_bytes_are_those_of_the_pool_and_demonstrations_are_refused():
+def test_demonstrations_are_refused():
     rows = batch([0, 1], np.zeros((2, 2)))
-    pool = source.arpo(capacity=7).init(rows, problems(rows=2))
-    assert store.nbytes(rows, 7, 2) == sum(x.nbytes for x in jax.tree.leaves(pool))
-    row = sum(x.nbytes for x in jax.tree.leaves(rows)) // 4
-    assert store.nbytes(rows, 8, 2) - store.nbytes(rows, 7, 2) == 2 * row + 17
     with pytest.raises(ValueError, match="the source gives demonstrations"):
         store.empty(rows.replace(action=None), 3)
 

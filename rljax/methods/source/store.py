@@ -66,18 +66,6 @@ def empty(rollout: types.Rollout, capacity: int, each: int = 1) -> Store:
     )
 
 
-def nbytes(rollout: types.Rollout, capacity: int, each: int = 1) -> int:
-    """Return the bytes of a store: ``capacity`` times an episode's rows and 17 bytes.
-
-    Args:
-      rollout: rows of a batch, or their shapes.
-      capacity: C, the number of entries.
-      each: E, the rows of an episode.
-    """
-    store = jax.eval_shape(lambda rows: empty(rows, capacity, each), rollout)
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(store))
-
-
 def tick(store: Store, age: int | None = None) -> Store:
     """Begin a step: advance the clock and remove entries stored more than ``age`` steps ago; None: no limit."""
     clock = store.clock + 1

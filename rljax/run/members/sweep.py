@@ -17,7 +17,6 @@ them, which ``commands`` prints and ``many`` trains.
 import collections
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import os
 import re
@@ -82,12 +81,7 @@ def load(path: str) -> list[Fields]:
     """
     if not os.path.isfile(path):
         raise ValueError(f"sweep {path!r}: no such file.")
-    spec = importlib.util.spec_from_file_location("rljax_sweep", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"sweep {path!r}: not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    with errors.called(f"sweep {path!r}"):
-        spec.loader.exec_module(module)
+    module = files.executed(path, f"sweep {path!r}")
     if not hasattr(module, "get_sweep"):
         raise ValueError(f"sweep {path!r}: has no function get_sweep().")
     with errors.called(f"sweep {path!r}: get_sweep()"):

@@ -109,30 +109,11 @@ class Stored:
         return types.Rollout(**fields)
 
     def _blank(self, count: int) -> types.Rollout:
-        """Return the rows of ``count`` groups for their shapes; behaviour log-probs that are missing are 0."""
-        stored = self.groups
-        each, width = stored.length.shape[1], stored.token.shape[2]
-        rows_of, number = count * each, np.zeros((count * each,), np.float32)
-        tokens, ids = np.zeros((rows_of, width), np.float32), np.zeros((rows_of,), np.int32)
-        prompt = np.zeros((rows_of, self.setup.task.prompt_length), np.int32)
-        fields: dict[str, Any] = dict.fromkeys(
-            ("group", "outcome", "finish", "episode", "agent", "domain", "index"), ids
-        )
-        fields |= dict.fromkeys(("reward", "valid", "on_policy"), number)
-        if stored.behaviour_logp is not None or self.wants_behaviour:
-            fields["behaviour_logp"] = tokens
-        if stored.version is not None:
-            fields |= {"version": tokens.astype(np.int32), "extra": {"late": number}}
-            fields |= {"raw_logp": tokens} if self._unfiltered else {}
-        blank = types.Rollout(
-            mask=_any(tokens),
-            context=types.Context(token=_any(prompt), mask=_any(prompt.astype(np.float32))),
-            action=types.Action(token=_any(tokens.astype(np.int32)), length=_any(ids)),
-            turn=_any(tokens.astype(np.int32)),
-            parts={name: _any(number) for name in stored.parts},
-            **fields,
-        )
-        return jax.tree.map(jnp.asarray, blank)
+        """Return zeros in the shapes of the rows of ``count`` groups, also of log-probs that are not computed yet."""
+        groups, index = self.groups, np.zeros((count,), np.int32)
+        if self.wants_behaviour and groups.behaviour_logp is None:
+            groups = dataclasses.replace(groups, behaviour_logp=np.broadcast_to(np.float32(0), groups.token.shape))
+        return jax.tree.map(jnp.zeros_like, Stored(self.setup, groups).of(index, index))
 
 
 def _any(x: np.ndarray) -> Any:
