@@ -212,14 +212,15 @@ def _seeing(a: Architecture) -> dict[str, Any]:
 def _write(a: Architecture, name: str) -> dict[str, Any]:
     """Return the config.json of a family that is nearest to an architecture."""
     family = FAMILIES[name]
-    a = a if family.sections else dataclasses.replace(a, rope_sections=())
+    half = (a.head_size if "head_dim" in family.read else a.width // a.heads) // 2
+    sections = a.rope_sections if sum(a.rope_sections) == half else (half, 0, 0)  # what does not fit is lost
     types = {kind: public for public, kind in _LAYERS.items()}
     activation = {kind: public for public, kind in _ACTIVATIONS.items()}[a.activation]
     config: dict[str, Any] = {
         **{key: getattr(a, field) for key, field in (SIZES | FIELDS).items()},
         **{key: getattr(a, field) or None for key, field in FIELDS.items() if key in NULL},
         **{key: set(matrices) <= set(a.bias) for key, matrices in BIASES.items()},
-        **rope.write(a, nested="rope_local_base_freq" in family.defaults),
+        **rope.write(a, "rope_local_base_freq" in family.defaults, sections if family.sections else ()),
         "hidden_act": activation,
         "hidden_activation": activation,
         "query_pre_attn_scalar": round(a.query_scale**-2),

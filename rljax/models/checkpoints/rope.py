@@ -121,12 +121,13 @@ def _attention_factor(scaling: Mapping[str, Any]) -> float:
     return size(1)
 
 
-def write(a: Architecture, nested: bool) -> dict[str, Any]:
+def write(a: Architecture, nested: bool, split: tuple[int, ...]) -> dict[str, Any]:
     """Return the keys of config.json for both versions of transformers.
 
     Args:
       a: the architecture.
       nested: whether the family describes layers with a window separately.
+      split: the sections of frequencies; (): the family has none.
     """
     kind = a.rope_rule if a.rope_original else "linear" if a.rope_factor != 1 else "default"
     scaling = {"rope_type": kind}
@@ -136,10 +137,9 @@ def write(a: Architecture, nested: bool) -> dict[str, Any]:
         "rope_scaling": None if kind == "default" else scaling,
         "rope_parameters": {**scaling, "rope_theta": a.rope_theta},
     }
-    if a.rope_sections:
-        split = {"mrope_section": [*a.rope_sections]}
-        config["rope_scaling"] = scaling | split
-        config["rope_parameters"] |= split
+    if split:
+        config["rope_scaling"] = {**scaling, "mrope_section": [*split]}
+        config["rope_parameters"] |= {"mrope_section": [*split]}
     if nested:
         local = {"rope_type": "default", "rope_theta": a.rope_local_theta or a.rope_theta}
         config["rope_parameters"] = dict(zip(_LAYERS, (config["rope_parameters"], local), strict=True))
