@@ -434,5 +434,19 @@ def test_bad_settings(name, settings, words):
 
 def test_a_mix_has_pictures_of_one_size():
     one, other = (environments.lookup("counting")(pixels=pixels) for pixels in (32, 48))
-    with pytest.raises(ValueError, match=r"large: has .*48.* but small has .*32.* all must be equal"):
+    with pytest.raises(ValueError, match=r"small: has .*32.* but large has .*48.* all pictures must be equal"):
         mixed.mix([one, other], ("small", "large"))
+
+
+def test_pictures_and_their_twins_take_turns():
+    both, picture, twin = (make("counting", twin=twin) for twin in ((False, True), False, True))
+    assert both.domain_names == ("twin False", "twin True") and both.pictures == picture.pictures
+    prompts = both.prompts(jnp.arange(8), "heldout")
+    seen, read = (task.prompts(jnp.arange(4), "heldout") for task in (picture, twin))
+    np.testing.assert_array_equal(prompts.image[::2], seen.image)
+    assert not np.asarray(prompts.image[1::2]).any()
+    for of, whole in ((seen, prompts.token[::2]), (read, prompts.token[1::2])):
+        for one, other, mask in zip(np.asarray(whole), np.asarray(of.token), np.asarray(of.mask) > 0, strict=True):
+            np.testing.assert_array_equal(one[-mask.sum() :], other[mask])
+    with pytest.raises(ValueError, match=r"twin: .* takes turns, and so does distractors"):
+        environments.lookup("counting")(twin=(False, True), distractors=(0, 4))

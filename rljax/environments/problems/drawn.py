@@ -31,7 +31,9 @@ class Drawn(abc.ABC):
 
     pixels: Annotated[int, Range(16, 512)] = setting(32, "Height and width of the picture, in pixels.")
     tokens: Annotated[int, Range(1, 4096)] = setting(16, "Placeholders of the picture in the prompt.")
-    twin: bool = setting(False, "Whether a text describes the picture in its place.")
+    twin: bool | tuple[bool, ...] = setting(
+        False, "Whether a text describes the picture in its place; (False, True): they take turns, each a domain."
+    )
 
     knob: ClassVar[str]  # the setting whose several values take turns, each a domain
     leading: ClassVar[int]  # the integers of the combination
@@ -110,19 +112,22 @@ class Drawn(abc.ABC):
 def of(rules_of: Callable[[], Drawn]) -> Callable[..., task.Problems | mixed.Mixed]:
     """Return the constructor of a task; demonstrations are without working by default.
 
-    Several values of the setting ``knob``, a tuple, take turns, and each is a domain.
+    Several values of the setting ``knob`` or of ``twin``, a tuple, take turns, and each is a domain.
     """
     return settings.constructor(_build, rules_of(), rules.Common(working=False))
 
 
 def _build(drawn: Drawn, common: rules.Common) -> task.Problems | mixed.Mixed:
-    values = drawn.difficulty
-    if not isinstance(values, tuple):
+    several = [name for name in (drawn.knob, "twin") if isinstance(getattr(drawn, name), tuple)]
+    if not several:
         return constructors.build(drawn, common)
+    name, values = several[0], getattr(drawn, several[0])
+    if len(several) > 1:
+        raise ValueError(f"twin: {drawn.twin} takes turns, and so does {name}={values}; give one of them one value")
     if len(values) < 2 or len(set(values)) < len(values):
-        raise ValueError(f"{drawn.knob}: {values} is not one value, or several different ones")
-    tasks = [constructors.build(dataclasses.replace(drawn, **{drawn.knob: value}), common) for value in values]
-    return mixed.mix(tasks, tuple(f"{drawn.knob} {value}" for value in values))
+        raise ValueError(f"{name}: {values} is not one value, or several different ones")
+    tasks = [constructors.build(dataclasses.replace(drawn, **{name: value}), common) for value in values]
+    return mixed.mix(tasks, tuple(f"{name} {value}" for value in values))
 
 
 def prior(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16) -> dict[str, float]:

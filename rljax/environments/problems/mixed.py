@@ -48,8 +48,8 @@ class Mixed:
 
     @property
     def pictures(self) -> traits.Pictures | None:
-        """The pictures of a prompt, equal in all tasks."""
-        return self.tasks[0].pictures
+        """The pictures of a prompt, equal in all tasks that have some."""
+        return next((task.pictures for task in self.tasks if task.pictures is not None), None)
 
     @property
     def domains(self) -> int:
@@ -77,7 +77,12 @@ class Mixed:
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Return prompts ``index`` ``[P]``: token and mask ``[P, L]``."""
         number, domain = self._place(index, split)
-        return _of(domain, [task.prompts(number, split) for task in self.tasks]).replace(index=index)
+        prompts = [task.prompts(number, split) for task in self.tasks]
+        images = [each.image for each in prompts if each.image is not None]
+        if images:  # prompts of text have blank pictures and no placeholder for them
+            blank = jnp.zeros_like(images[0])
+            prompts = [each if each.image is not None else each.replace(image=blank) for each in prompts]
+        return _of(domain, prompts).replace(index=index)
 
     def demonstrations(self, index: types.Array, split: Split, key: types.Key) -> tuple[jax.Array, jax.Array]:
         """Return demonstrations, with the mistakes that each task makes; a row's depend on ``(key, index)`` only."""
@@ -111,9 +116,10 @@ def mix(tasks: Sequence[Problems], names: tuple[str, ...]) -> Mixed:
     Raises:
       ValueError: pictures of two tasks differ in number, size or tokens.
     """
-    for name, other in zip(names, tasks, strict=True):
-        if other.pictures != tasks[0].pictures:
-            raise ValueError(f"{name}: has {other.pictures}, but {names[0]} has {tasks[0].pictures}; all must be equal")
+    kinds = {task.pictures: name for task, name in zip(tasks, names, strict=True) if task.pictures is not None}
+    if len(kinds) > 1:
+        (first, one), (second, other), *_ = kinds.items()
+        raise ValueError(f"{one}: has {first}, but {other} has {second}; all pictures must be equal")
     prompt, completion = (max(getattr(t, f"{name}_length") for t in tasks) for name in ("prompt", "completion"))
     return Mixed(
         tuple(dataclasses.replace(t, prompt_length=prompt, completion_length=completion) for t in tasks), names
