@@ -288,8 +288,11 @@ def _optimizers(
     built: types.Algorithm, start: PhaseConfig, chosen: schema.Config, name: str
 ) -> tuple[optax.GradientTransformation, ...]:
     """Return the optimizer of each objective of a phase."""
-    field, given = f"config.phase.{name}.optimizer", {"clip_norm": chosen.learner.clip_norm, "warmup": start.warmup}
-    return tuple(optimizers.named(o.optimizer or start.optimizer, field, **given) for o in built.objectives)
+    where, learner = f"config.phase.{name}", chosen.learner
+    tower = [optimizers.parts(start.tower_optimizer, f"{where}.tower_optimizer")] if start.tower_optimizer else []
+    of_each = [optimizers.parts(o.optimizer or start.optimizer, f"{where}.optimizer") for o in built.objectives]
+    given = {"clip_norm": learner.clip_norm, "warmup": start.warmup}
+    return tuple(optimizers.build([optimizers.apart(main, *tower)] if tower else main, **given) for main in of_each)
 
 
 def traced(config: schema.ConfigDict, phase: Phase, values: Mapping[str, Any]) -> Phase:

@@ -80,7 +80,7 @@ def test_small_updates_are_lost_to_nearest_rounding_and_counted_by_stochastic():
 def test_moments_are_float32_unless_the_optimizer_says_otherwise():
     params = {"w": jnp.ones((4, 4), jnp.bfloat16)}
     for call, mu in (("adamw(0.1)", "float32"), ("adamw(0.1, mu_dtype='bfloat16')", "bfloat16")):
-        state = optimizers.named(call, "test", clip_norm=1.0, warmup=2).init(params)
+        state = optimizers.build(optimizers.parts(call, "test"), clip_norm=1.0, warmup=2).init(params)
         assert (str(optax.tree.get(state, "mu")["w"].dtype), str(optax.tree.get(state, "nu")["w"].dtype)) == (
             mu,
             "float32",
@@ -114,7 +114,7 @@ def test_what_rounds_nothing_is_refused(fields, message):
 def one_update(call, params, gradient):
     """Return what a config's optimizer adds in its first step, and its state, on a mesh of eight devices."""
     mesh = sharding.make_mesh({"fsdp": 8})
-    tx = optimizers.named(call, "test", clip_norm=0.0, warmup=0)
+    tx = optimizers.build(optimizers.parts(call, "test"), clip_norm=0.0, warmup=0)
     laid = sharding.param_sharding(mesh, MODEL.axes, params)
     layout = optimizers.shardings(tx, jax.eval_shape(lambda: params), laid, sharding.replicated(mesh))
     state = jax.jit(tx.init, out_shardings=layout)(jax.device_put(params, laid))

@@ -83,6 +83,19 @@ def test_a_frozen_tower_stays_and_everything_else_moves_as_with_a_trained_one():
 
 
 @pytest.mark.full
+def test_the_tower_may_have_an_optimizer_of_its_own():
+    _, plain, _ = update(program())
+    before, after, _ = update(program(phase__main__tower_optimizer="sgd(learning_rate=0.0)"))
+    for name, x in after["policy"].items():
+        still = name in ("tower", "projector")
+        assert tiny.equal(before["policy"][name], x) == still
+        if not still:
+            close(plain["policy"][name], x, 2e-5)
+    with pytest.raises(ValueError, match=r"config.phase.main.tower_optimizer: unknown name 'adamx'"):
+        resolve.run(tiny.config(**FIELDS, phase__main__tower_optimizer="adamx()"))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("algorithm", "fields"),
     [

@@ -22,12 +22,12 @@ from rljax.language import dotted, errors, messages, parse
 from rljax.models import architectures
 
 C = TypeVar("C", bound=Callable[..., Any])
+Parts = Sequence[optax.GradientTransformation]
 HOST = "pinned_host"  # memory kind of offloaded optimizer state
+_TOWER = ("tower", "projector")  # names of parameters begin so
 
 
-def build(
-    parts: Sequence[optax.GradientTransformation], *, clip_norm: float, warmup: int
-) -> optax.GradientTransformation:
+def build(parts: Parts, *, clip_norm: float, warmup: int) -> optax.GradientTransformation:
     """Return the chain clip by global norm | parts | linear warm-up, computed in float32.
 
     Args:
@@ -49,12 +49,25 @@ def build(
     return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)
 
 
-def named(text: str, field: str, *, clip_norm: float, warmup: int) -> optax.GradientTransformation:
-    """Return ``build`` of the calls of a text, such as "adamw(1e-3)"; errors name ``field``."""
-    parts = parse.many(text, parse.Registry("optimizer", functions()), field)
-    if not parts or not all(isinstance(p, optax.GradientTransformation) for p in parts):
+def parts(text: str, field: str) -> Parts:
+    """Return the calls of a text, such as "adamw(1e-3)", for ``build``; errors name ``field``."""
+    named = parse.many(text, parse.Registry("optimizer", functions()), field)
+    if not named or not all(isinstance(p, optax.GradientTransformation) for p in named):
         raise ValueError(f"{field}={messages.shown(text)}: must be a chain of optax gradient transformations.")
-    return build(parts, clip_norm=clip_norm, warmup=warmup)
+    return named
+
+
+def apart(main: Parts, tower: Parts) -> optax.GradientTransformation:
+    """Return a transformation that is ``tower`` on a vision tower and its projection, and ``main`` on the rest."""
+
+    def labels(params: types.Tree) -> types.Tree:
+        def label(path: Any, leaf: Any) -> str:
+            del leaf
+            return "tower" if any(str(key.key).startswith(_TOWER) for key in path) else "main"
+
+        return jax.tree_util.tree_map_with_path(label, params)
+
+    return optax.multi_transform({"main": optax.chain(*main), "tower": optax.chain(*tower)}, labels)
 
 
 def optimizer(function: C) -> C:
