@@ -226,7 +226,7 @@ def test_the_gradient_of_a_tower_is_that_of_float64(name, folder):
     wide = lambda: jax.tree.map(lambda w: np.array(w, np.float64), tower)  # noqa: E731
     np.testing.assert_allclose(model.features(params, image[:1, :1])[0, 0], tower64(v, wide(), image[0, 0]), atol=2e-5)
     gradient = jax.jit(jax.grad(loss))(tower)
-    paths = [("patch",), ("layers", "up"), ("layers", "key_bias"), ("layers", "query"), ("final_norm",)]
+    paths = [("patch",), ("layers", "up"), ("layers", "value_bias"), ("layers", "query"), ("final_norm",)]
     for path in [*paths, ("position",), ("layers", "attention_norm_bias")][: 5 if v.form == "qwen2.5" else 7]:
         at = tuple(n // 2 for n in functools.reduce(dict.__getitem__, path, tower).shape)
         values = []
@@ -238,6 +238,22 @@ def test_the_gradient_of_a_tower_is_that_of_float64(name, folder):
         np.testing.assert_allclose(slope, (values[0] - values[1]) / 2e-5, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["siglip", "qwen2.5"])
+def test_a_large_picture_is_read_in_blocks_of_queries(form):
+    """32 x 32 patches: two blocks that see the whole picture, and windows of 8 x 8 patches."""
+    eyes = dataclasses.replace(
+        models.Architecture(vocabulary=8).vision,
+        **{"form": form, "layers": 2, "width": 16, "heads": 2, "hidden": 16, "patch": 2, "pixels": 64, "tokens": 256},
+        **{"window": 16, "full": (1,)} if form == "qwen2.5" else {},
+    )
+    model = models.build(models.Architecture(vocabulary=8, width=16, hidden=16, vision=eyes))
+    params = jax.tree.map(lambda x: x + 0.1 * np.sin(np.arange(x.size)).reshape(x.shape), model.init(jax.random.key(0)))
+    image = np.random.default_rng(0).integers(0, 256, (1, 1, 64, 64, 3)).astype(np.uint8)
+    out = jax.jit(model.features)(params, image)[0, 0]
+    np.testing.assert_allclose(out, tower64(eyes, params["tower"], image[0, 0]), atol=5e-5)
+
+
 def test_a_picture_takes_as_many_positions_as_its_side():
     """Token by token: text counts on from the end of a picture, padding on both sides counts nothing."""
     eyes = dataclasses.replace(models.Architecture(vocabulary=8).vision, layers=1, placeholder=7, pixels=12, tokens=9)
@@ -246,7 +262,7 @@ def test_a_picture_takes_as_many_positions_as_its_side():
         [[0, 1, *[7] * 9, 2, *[7] * 18, 3, 0], [1, 2, 3, *[7] * 9, 4, 5, *[7] * 9, 6, 6, 1, 7, 2, 3, 4, 0, 0]]
     )
     real, seen = token > 0, jnp.zeros((2, 18, 4))
-    place, saved = layer.places(a, token, real, seen), layer.saved(a, token, real, seen)
+    place, shift = layer.places(a, token, real, seen), layer.shift(a, token, real, seen)
     for b, row in enumerate(token):
         at = number = 0
         for i, x in enumerate(row):
@@ -258,7 +274,7 @@ def test_a_picture_takes_as_many_positions_as_its_side():
             elif x:
                 np.testing.assert_array_equal(place[:, b, i], at)
                 at += 1
-        assert real[b].sum() - saved[b] == at
+        assert real[b].sum() - shift[b] == at
     np.testing.assert_array_equal(layer.places(a, token, real, None)[1], np.cumsum(real, axis=1) - real)
 
 

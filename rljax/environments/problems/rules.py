@@ -39,7 +39,10 @@ class Rules(Protocol):
 
     @property
     def radices(self) -> Sequence[int]:
-        """The number of values of each integer of a problem; different integers are different prompts."""
+        """The number of values of each integer of a problem; different integers are different prompts.
+
+        With ``leading``, of at most 2^28 values together, only those need to differ.
+        """
         ...
 
     @property

@@ -33,7 +33,7 @@ class Cache:
     prompt_mask: Array  # [P, L] bool
     mask: Array  # [B, S] bool, the columns that hold a real token
     length: Array  # [] int32, columns written so far
-    saved: Array | None  # [P] int32, how many fewer positions than tokens a prompt takes; None without rope_sections
+    shift: Array | None  # [P] int32, how many fewer positions than tokens a prompt takes; None without rope_sections
     block: int = flax.struct.field(pytree_node=False)  # C, columns of a block
     stacked: bool = flax.struct.field(pytree_node=False)
     history: int = flax.struct.field(pytree_node=False, default=0)  # columns of a block of ``prompt``; 0: one block
@@ -143,7 +143,7 @@ def prefill(
     x, prompt = transformer.apply_layers(a, apply_layer, layer.embed(a, weights, token, seen), weights["layers"])
     cache = unwritten(a, prompt, mask != 0, token.shape[0] * samples, columns, block, layout)
     if a.rope_sections:
-        cache = dataclasses.replace(cache, saved=layer.saved(a, token, mask != 0, seen))
+        cache = dataclasses.replace(cache, shift=layer.shift(a, token, mask != 0, seen))
     return layer.final(a, weights, x), cache
 
 
@@ -166,7 +166,7 @@ def unwritten(
         prompt_mask=mask,
         mask=layout(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
-        saved=jnp.zeros(mask.shape[:1], jnp.int32) if a.rope_sections else None,
+        shift=jnp.zeros(mask.shape[:1], jnp.int32) if a.rope_sections else None,
         block=block,
         stacked=a.scan,
     )
@@ -202,7 +202,7 @@ def extend(
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, prompt_length) for form in visible}
     shard = lambda x: layout(x, ("rows",))  # noqa: E731  once, before the layers
-    place = position if cache.saved is None else position - attention.per_row(cache.saved, token)
+    place = position if cache.shift is None else position - attention.per_row(cache.shift, token)
     seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, place[:, None]))
 
     def apply_layer(
@@ -290,7 +290,7 @@ def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
         cache,
         prompt=take(cache.prompt, prompts),
         prompt_mask=cache.prompt_mask if prompts is None else cache.prompt_mask[prompts],
-        saved=cache.saved if prompts is None or cache.saved is None else cache.saved[prompts],
+        shift=cache.shift if prompts is None or cache.shift is None else cache.shift[prompts],
         completion=take(cache.completion, rows),
         mask=cache.mask[rows],
     )

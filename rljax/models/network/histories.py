@@ -34,8 +34,8 @@ def blank(architecture: Architecture, rows: int, width: int, columns: int, block
 
 def emptied(cache: Cache, rows: Array) -> Cache:
     """Return the cache with no token in the rows ``[B]`` bool, which have nothing to settle."""
-    saved = None if cache.saved is None else jnp.where(rows, 0, cache.saved)
-    return dataclasses.replace(cache, prompt_mask=cache.prompt_mask & ~rows[:, None], saved=saved)
+    shift = None if cache.shift is None else jnp.where(rows, 0, cache.shift)
+    return dataclasses.replace(cache, prompt_mask=cache.prompt_mask & ~rows[:, None], shift=shift)
 
 
 def append(architecture: Architecture, weights: Tree, token: Array, mask: Array, cache: Cache, layout: Layout) -> Cache:
@@ -44,7 +44,7 @@ def append(architecture: Architecture, weights: Tree, token: Array, mask: Array,
     past, lanes = transformer.positions(cache.prompt_mask), a.heads // a.kv_heads
     count = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
     position = transformer.positions(mask != 0) + count[:, None]
-    place = position if cache.saved is None else position - cache.saved[:, None]
+    place = position if cache.shift is None else position - cache.shift[:, None]
     angles, real = layer.rotation(a, place), (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
 
     def visible(form: attention.Form, keys: Array, at: Array) -> Array:
@@ -98,8 +98,8 @@ def placed(
     prompt = _each_layer(cache, pair, fresh.prompt)
     held = jnp.pad(mask != 0, ((0, 0), (0, cache.prompt_mask.shape[1] - token.shape[1])))
     whole = cache.prompt_mask.at[rows].set(held, mode="drop")
-    saved = None if cache.saved is None else cache.saved.at[rows].set(fresh.saved, mode="drop")
-    return dataclasses.replace(cache, prompt=prompt, prompt_mask=whole, saved=saved)
+    shift = None if cache.shift is None else cache.shift.at[rows].set(fresh.shift, mode="drop")
+    return dataclasses.replace(cache, prompt=prompt, prompt_mask=whole, shift=shift)
 
 
 def settle(cache: Cache) -> Cache:

@@ -114,7 +114,7 @@ def places(architecture: Architecture, token: Array, real: Array, seen: Array | 
     return jnp.stack([first, first + row, first + column])
 
 
-def saved(architecture: Architecture, token: Array, real: Array, seen: Array | None) -> Array:
+def shift(architecture: Architecture, token: Array, real: Array, seen: Array | None) -> Array:
     """Return how many fewer positions than tokens the rows [B, S] take, with the arguments of ``places``: [B]."""
     taken = 1 + jnp.max(jnp.where(real[None], places(architecture, token, real, seen), -1), axis=(0, 2))
     return jnp.sum(real, axis=1, dtype=jnp.int32) - taken

@@ -127,11 +127,9 @@ def apply_shared(
     x = layer.embed(architecture, params, jnp.concatenate([prompt, token.reshape(prompts, -1)], axis=1), seen)
     place = layer.places(architecture, prompt, real, seen)
     if architecture.rope_sections:
-        position = position[None] - layer.saved(architecture, prompt, real, seen)[None, :, None]
-    angles = layer.rotation(
-        architecture,
-        jnp.concatenate([place, jnp.broadcast_to(position, (*place.shape[:-1], position.shape[-1]))], axis=-1),
-    )
+        position -= layer.shift(architecture, prompt, real, seen)[:, None]
+        position = jnp.broadcast_to(position, (3, *position.shape))
+    angles = layer.rotation(architecture, jnp.concatenate([place, position], axis=-1))
     x = trunk(architecture, params, x, angles, mix, layout)
     return x[:, :length], x[:, length:].reshape(rows, width, -1)
 

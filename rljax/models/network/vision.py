@@ -1,5 +1,6 @@
 """Pictures: patches, a tower of bidirectional layers, and the projection to the policy's width."""
 
+import functools
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from rljax.models.network import attention, layer, transformer
 from rljax.types import Array, Tree
 
 _MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, by color
+
+_QUERIES = 512  # patches whose scores are in memory at once, in pictures of a multiple of them
 
 
 def look(architecture: Architecture, params: Tree, image: Array, layout: Layout) -> Array:
@@ -28,16 +31,16 @@ def look(architecture: Architecture, params: Tree, image: Array, layout: Layout)
       ``[B, N * tokens, D]`` in the compute dtype.
     """
     x: Any = features(architecture, params, image, layout) if image.dtype == jnp.uint8 else image
+    a, projector = architecture, params["projector"]
     rows, pictures, tokens = x.shape[:3]
-    projector = params["projector"]
-    if architecture.vision.form == "siglip":
-        x = layer.rms_norm(x, 1.0 + precision.wide(projector["norm"]), architecture.tower.norm_epsilon)
-    a = architecture
+    if a.vision.form == "siglip":
+        x = layer.rms_norm(x, 1.0 + precision.wide(projector["norm"]), a.tower.norm_epsilon)
     if a.vision.form == "qwen2.5":
         x = layer.shifted(layer.project(x, projector["inner"], a.dtype), projector["inner_bias"])
         x = jax.nn.gelu(x, approximate=False)
     x = layer.project(x, projector["matrix"], a.dtype)
-    x = layer.shifted(x, projector["matrix_bias"]) if a.vision.form == "qwen2.5" else x
+    if a.vision.form == "qwen2.5":
+        x = layer.shifted(x, projector["matrix_bias"])
     return x.astype(a.dtype).reshape(rows, pictures * tokens, -1)
 
 
@@ -77,7 +80,15 @@ def features(architecture: Architecture, params: Tree, image: Array, layout: Lay
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         parts = v.windows**2 if form.window else 1
         q, k, z = (x.reshape(x.shape[0] * parts, -1, *x.shape[2:]) for x in (query, key, value))
-        return jax.nn.dot_product_attention(q, k, z, scale=form.scale).astype(jnp.float32).reshape(query.shape)
+        fused = architecture.attention == "cudnn"
+        attend = functools.partial(
+            jax.nn.dot_product_attention, key=k, value=z, scale=form.scale, implementation="cudnn" if fused else "xla"
+        )
+        if fused or q.shape[1] % _QUERIES:
+            return attend(q).astype(jnp.float32).reshape(query.shape)
+        blocks = q.reshape(len(q), -1, _QUERIES, *q.shape[2:]).swapaxes(0, 1)
+        out = jax.lax.map(jax.checkpoint(attend), blocks).swapaxes(0, 1)  # the scores of one block are in memory
+        return out.astype(jnp.float32).reshape(query.shape)
 
     x = transformer.trunk(tower, weights, x.astype(tower.dtype), angles, mix, layout)
     x = x.reshape(rows, pictures, v.tokens, v.merged**2, -1)
