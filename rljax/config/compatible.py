@@ -82,6 +82,9 @@ def _check_pictures(phase: Phase) -> None:
     """Check that the policy reads the pictures of the task."""
     vision, pictures = phase.settings.model.architecture.vision, traits.traits(phase.task).pictures
     if pictures is None:
+        inner = (getattr(phase.task, "inner", None), *getattr(phase.task, "worlds", ()))
+        if hidden := [task.name for task in inner if task is not None and traits.traits(task).pictures is not None]:
+            raise ValueError(f"config.task (phase {phase.name!r}): a world around {hidden[0]!r} hides its pictures.")
         return
     where = f"config.task (phase {phase.name!r}): the prompts of {phase.task.name!r} have pictures"
     if not vision.layers:

@@ -59,8 +59,7 @@ def write(
     rows = dialogue.seat_keys(keys, world.seats)
 
     def turn(talk: dialogue.Talk, number: Array) -> Any:
-        token, mask = jax.vmap(world.prompt)(talk.world, talk.seat)
-        prompts = types.Prompts(token=token, mask=mask, index=jnp.zeros((episodes,), jnp.int32))
+        prompts = dialogue.asked(world, talk.world, talk.seat)
         row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
         live = ~talk.over
         writer = jnp.take_along_axis(jnp.asarray(player), talk.seat[:, None], axis=1)[:, 0]

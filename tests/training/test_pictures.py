@@ -155,3 +155,33 @@ def test_a_run_with_pictures_resumes_bit_for_bit(tmp_path):
 def test_pictures_that_a_policy_cannot_read_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         resolve.run(tiny.config(**{**FIELDS, **fields}))
+
+
+MAZE = {**FIELDS, "task": "maze(side=4, pixels=16, tokens=4, moves=1)"}
+
+
+@pytest.mark.full
+def test_a_world_shows_each_turn_what_the_last_one_did():
+    """In demonstrations the green walker moves by the letter that was written; rollouts read what they see."""
+    shown = tiny.program("sft()", **MAZE)
+    (step,) = shown.steps
+    rows = jax.device_get(step.rollout(begun(step, shown.key), shown.key))
+    letters = shown.tokenizer.characters()[rows.action.token[:, 0]]
+    moves = {ord("N"): (-4, 0), ord("E"): (0, 4), ord("S"): (4, 0), ord("W"): (0, -4)}
+    green = (rows.context.image[:, 0] == (40, 190, 70)).all(axis=-1)
+    places = np.array([np.argwhere(picture).mean(axis=0) for picture in green])
+    turns, checked = shown.tasks[0].max_turns, 0
+    for i in range(len(rows.mask) - 1):
+        if rows.valid[i + 1] and (i + 1) % turns:  # the next turn of the same episode
+            np.testing.assert_allclose(places[i + 1], places[i] + moves[int(letters[i])])
+            checked += 1
+    assert checked > 10
+    played = tiny.program("grpo(kl=0.0)", **MAZE)
+    (step,) = played.steps
+    _, metrics = step.fused(begun(step, played.key), played.key)
+    assert metrics["sampler_gap"] < 1e-5
+
+
+def test_a_world_around_one_with_pictures_is_refused():
+    with pytest.raises(ValueError, match=r"a world around 'maze' hides its pictures"):
+        resolve.run(tiny.config(**{**MAZE, "task": "think_longer(maze(side=4, pixels=16, tokens=4, moves=1), 'more')"}))

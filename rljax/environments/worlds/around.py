@@ -15,7 +15,8 @@ from rljax.environments import worlds as contract
 from rljax.environments.worlds import tokens
 
 Array = types.Array
-_UNSHARED = ("limits", "supplies")  # one reads the state of the inner world, the other is about its verdicts
+# they read the state of the inner world, or are about its verdicts
+_UNSHARED = ("limits", "picture", "pictures", "supplies")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,6 +96,7 @@ OPTIONAL: dict[str, Any] = {
     "domains": 1,  # number of values of Answer.domain, from 0
     "domain_names": (),  # a text for each of them
     "turns_each": None,  # the most turns of one seat; None: max_turns
+    "pictures": None,  # traits.Pictures of a prompt; with a function ``picture(state, seat)``, [N, H, W, 3] uint8
 }
 
 

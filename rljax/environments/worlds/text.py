@@ -78,6 +78,10 @@ class TextWorld(written.Written, tokens.Derived):
         """Return what a seat reads first: token and mask ``[L]``."""
         return self._tokens(_points("prompt", self.rules.prompt(state, seat)), self.prompt_length, pad="left")
 
+    def picture(self, state: Any, seat: types.Array) -> types.Array:
+        """Return the pictures that a seat sees, ``[N, H, W, 3]`` uint8."""
+        return self.rules.picture(state, seat)  # pyright: ignore[reportAttributeAccessIssue]  of rules with pictures
+
     def step(
         self, state: Any, seat: types.Array, token: types.Array, mask: types.Array, key: types.Key
     ) -> tuple[Any, contract.Reply]:

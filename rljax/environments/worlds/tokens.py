@@ -35,8 +35,11 @@ class Derived(written.Bound, abc.ABC):
 
     def prompts(self, index: Array, split: Split) -> types.Prompts:
         """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
-        token, mask = jax.vmap(lambda i: self.prompt(self.begin(i, split, jax.random.key(0)), jnp.int32(0)))(index)
-        return types.Prompts(token=token, mask=mask, index=index)
+
+        def one(i: Array) -> types.Prompts:
+            return demonstrations.asked(self, self.begin(i, split, jax.random.key(0)), jnp.int32(0))
+
+        return jax.vmap(one)(index).replace(index=index)
 
     def demonstrations(self, index: Array, split: Split, key: types.Key) -> Piece:
         """Return the first row of episodes with the expert in every seat: token and mask ``[P, T]``."""

@@ -68,7 +68,10 @@ class Episodes:
         old = free[first, None]
         token = jnp.where(old, views.token, pending.context.token[first])
         mask = jnp.where(old, views.mask, pending.context.mask[first])
-        return types.Prompts(token=token, mask=mask, index=drawn.index), talk
+        image = pending.context.image
+        if image is not None:
+            image = jnp.where(old[:, :, None, None, None], views.image, image[first])
+        return types.Prompts(token=token, mask=mask, index=drawn.index, image=image), talk
 
     def resume(
         self,

@@ -145,10 +145,8 @@ def views(world: worlds.World, states: Any, samples: int) -> types.Prompts:
     if traits.traits(world).alike:
         states = jax.tree.map(lambda x: x[::samples], states)
     count = jax.tree.leaves(states)[0].shape[0]
-    seat = jnp.arange(world.seats, dtype=jnp.int32)
-    token, mask = jax.vmap(lambda state: jax.vmap(lambda s: world.prompt(state, s))(seat))(states)
-    token, mask = (x.reshape((count * world.seats, -1)) for x in (token, mask))
-    return types.Prompts(token=token, mask=mask, index=jnp.zeros((token.shape[0],), jnp.int32))
+    each = jax.tree.map(lambda x: ops.repeat(x, world.seats), states)
+    return dialogue.asked(world, each, jnp.tile(jnp.arange(world.seats, dtype=jnp.int32), count))
 
 
 def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.Talk, seats: int) -> types.Rollout:
@@ -291,7 +289,7 @@ def shown(
 
     Args:
       world: the world, which has an expert.
-      blank: ``(position, index, token, mask) -> rows`` without a completion.
+      blank: ``(position, index, context) -> rows`` without a completion.
       position: ``[P]`` int32, the rows' group.
       index: ``[P]`` int32, problems of the training split.
       key: a typed key.
@@ -307,7 +305,7 @@ def shown(
     answers = demonstrations.of(cast(demonstrations.Shown, world), index, "train", key)
     each = answers.seat.shape[1]
     answers = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), answers)
-    rows = blank(ops.repeat(position, each), ops.repeat(index, each), types.Context(*answers.prompt))
+    rows = blank(ops.repeat(position, each), ops.repeat(index, each), answers.prompt.context)
     return rows.replace(
         mask=answers.mask,
         action=types.Action(token=answers.token, length=answers.length),

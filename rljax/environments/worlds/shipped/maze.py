@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.environments import Split, characters
+from rljax.environments import Split, characters, traits
+from rljax.environments.problems import drawing
 from rljax.environments.worlds import rules, text
 from rljax.language import settings
 from rljax.language.settings import Share, setting
@@ -47,6 +48,10 @@ class Maze:
         0, "Coloured cells, one of which is the goal; 0: it is a cell."
     )
     view: Literal["position", "ways"] = setting("position", "What a reply tells; ways: also the open directions.")
+    pixels: Annotated[int, types.Range(0, 512)] = setting(
+        0, "Side of a picture of the maze, the walker and the goal, which is drawn anew for each turn; 0: text."
+    )
+    tokens: Annotated[int, types.Range(1, 4096)] = setting(16, "Placeholders of the picture in a prompt.")
 
     name = "maze"
     parts = ("moves", "bumps", "malformed")
@@ -56,17 +61,35 @@ class Maze:
         settings.check(self)
         if self.turns is not None and not 1 <= self.turns <= 256:
             raise ValueError(f"turns: {self.turns} is not in [1, 256]")
+        if self.pixels and (self.pixels < 4 * self.side or self.objects):
+            raise ValueError(
+                f"pixels: {self.pixels}: expected at least {4 * self.side} with side={self.side}, no objects"
+            )
+
+    @property
+    def pictures(self) -> traits.Pictures | None:
+        """The picture of a prompt, if it has one."""
+        return traits.Pictures(1, self.pixels, self.pixels, self.tokens) if self.pixels else None
+
+    @property
+    def rows(self) -> traits.Rows:
+        """With pictures, a row is one turn: it begins with what is seen then."""
+        return "chapters" if self.pixels else "conversation"
 
     @property
     def alphabet(self) -> str:
         """Cells, moves, the map, and the letters of the colours."""
+        if self.pixels:
+            return "abcdefgh"[: self.side] + "12345678"[: self.side] + _MOVES + ">?" + characters.PICTURE
         text = "abcdefgh"[: self.side] + "12345678"[: self.side] + _MOVES + _MAP + "> ?"
         colours = "".join(_COLOURS[: self.objects]) + ";" * (self.objects > 0)
         return text + "".join(sorted(set(colours) - set(text)))
 
     @property
     def prompt_length(self) -> int:
-        """Start, goal, colours and map."""
+        """Start, goal, colours and map; or the picture."""
+        if self.pixels:
+            return self.tokens + 1
         goal = _LONGEST + self.objects * (_LONGEST + 4) if self.objects else 2
         return 2 + 1 + goal + 1 + self.side**2
 
@@ -117,7 +140,9 @@ class Maze:
         }
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
-        """Write start, goal and map."""
+        """Write start, goal and map; or the placeholders of the picture."""
+        if self.pixels:
+            return rules.line(characters.PICTURE * self.tokens, ">")
         shown = jnp.asarray(characters.codes(_MAP))[state["ways"][:, 1] + 2 * state["ways"][:, 2]]
         goal = [self._name(state["goal"])]
         if self.objects:
@@ -126,6 +151,22 @@ class Maze:
             for word, place in zip(words, state["place"], strict=True):
                 goal += [";", word, " ", self._name(place)]
         return rules.line(self._name(state["start"]), ">", *goal, " ", shown)
+
+    def picture(self, state: Any, seat: types.Array) -> types.Array:
+        """Draw cells and ways in white, the goal as a red circle and the walker as a green square: [1, H, W, 3]."""
+        size = self.pixels // self.side
+        place = jnp.arange(self.pixels)
+        cell = jnp.minimum(place // size, self.side - 1)
+        cell = cell[:, None] * self.side + cell[None, :]
+        inner = (place % size < size - 1) & (place < size * self.side)
+        down, across = inner[:, None], inner[None, :]
+        floor = (down & across) | (down & state["ways"][cell, 1]) | (across & state["ways"][cell, 2])
+        picture = drawing.paint(drawing.blank(1, self.pixels), floor[None], drawing.COLOURS["white"])
+        for name, kind, colour in (("goal", "circle", "red"), ("cell", "square", "green")):
+            x, y = (one * size + (size - 2) // 2 for one in (state[name] % self.side, state[name] // self.side))
+            mask = drawing.shape(self.pixels, drawing.SHAPES.index(kind), x, y, max(1, size // 4))
+            picture = drawing.paint(picture, mask[None], drawing.COLOURS[colour])
+        return picture
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Walk, up to a wall or the goal."""
