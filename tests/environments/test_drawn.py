@@ -402,7 +402,7 @@ def test_several_values_take_turns_as_domains():
         shown, question = text.split(":")
         right = counting(shown, question, task)
         assert see_counting(np.asarray(prompts.image[i, 0]), task.tasks[0]) == shown
-        assert len(shown.split(",")) * bool(shown) == int(right) + 5 * (i % 2)
+        assert len(shown.split(",")) == 4 + 5 * (i % 2)  # whatever the answer is
         assert (decode(task, token[i : i + 1])[0] == right) == (verdict.outcome[i] == CORRECT)
     assert 0.3 < np.mean(verdict.outcome == CORRECT) < 0.7  # 4 standard errors around 1/2
     captioned = make("counting", distractors=(0, 5), working=True)  # the working is the text of the twin

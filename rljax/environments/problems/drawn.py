@@ -145,7 +145,7 @@ def prior(problems: task.Problems | mixed.Mixed, split: Split, most: int = 2**16
     share = collections.defaultdict[str, float](float)
     for one, index, weight in _blocks(problems, split, most):
         for answer in characters.strings(_answers(one, split, index))[: weight.size]:
-            share[answer] += weight[0]
+            share[answer] += float(weight[0])
     return dict(sorted(share.items(), key=lambda item: -item[1]))
 
 

@@ -18,15 +18,16 @@ _PRIORITIES = 64  # of cells: those of the highest priority hold the shapes
 class Counting(drawn.Drawn):
     """Count the shapes of a colour and a form among others, each somewhere in a cell of a grid.
 
-    The answers 0 to ``most`` are equally frequent. The splits share no pair of colour and form that is asked: a
-    held-out pair is never asked in training, but occurs there as one of the others. Each of the others differs from the
-    pair in colour, form or both. A slip is a shape that is overlooked, and noise another number up to ``most``.
+    The answers 0 to ``most`` are equally frequent, and every picture has ``most + distractors`` shapes, so that their
+    number says nothing about the answer. The splits share no pair of colour and form that is asked: a held-out pair is
+    never asked in training, but occurs there as one of the others. Each of the others differs from the pair in colour,
+    form or both. A slip is a shape that is overlooked, and noise another number up to ``most``.
     """
 
     grid: Annotated[int, Range(2, 6)] = setting(3, "Cells in each direction.")
     most: Annotated[int, Range(1, 9)] = setting(4, "The largest number of shapes that are counted.")
     distractors: Annotated[int, Range(0, 35)] | tuple[Annotated[int, Range(0, 35)], ...] = setting(
-        4, "Other shapes in the picture; several numbers, such as (0, 4), take turns, each a domain."
+        4, "Shapes in the picture beyond most; several numbers, such as (0, 4), take turns, each a domain."
     )
     colours: Annotated[int, Range(2, 6)] = setting(4, "How many colours there are.")
     shapes: Annotated[int, Range(2, 5)] = setting(4, "How many forms there are.")
@@ -115,7 +116,7 @@ class Counting(drawn.Drawn):
         cells = self.grid**2
         priority, other = value[:, 3 : 3 + cells], value[:, 3 + cells : 3 + 2 * cells]
         kind, rank = drawn.scatter(self._asked(value), priority, other, value[:, 2])
-        return kind, rank < value[:, 2:3] + self.difficulty
+        return kind, rank < self.most + self.difficulty
 
 
 counting = drawn.of(Counting)
