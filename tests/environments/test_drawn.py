@@ -302,7 +302,7 @@ def test_primitives_against_pixels_by_hand():
 def judged(written, box, ask, threshold):
     """Return whether an answer has the form, is correct, inside and exact, and its IoU, by sets of pixels."""
     if not re.fullmatch(",".join([r"\d{1,3}"] * (4 if ask == "box" else 2)), written):
-        return False, False, False, False, 0.0
+        return False, False, False, False, 0.0, 0.0
     numbers = [int(number) for number in written.split(",")]
 
     def pixels(left, top, right, bottom):
@@ -312,9 +312,11 @@ def judged(written, box, ask, threshold):
     middle = tuple((a + b) // 2 for a, b in zip(numbers[:2], numbers[-2:], strict=True))
     if ask == "click":
         centre = ((box[0] + box[2]) // 2, (box[1] + box[3]) // 2)
-        return True, middle in button, middle in button, middle == centre, 0.0
+        return True, middle in button, middle in button, middle == centre, 0.0, 0.0
     iou = len(answer & button) / len(answer | button)
-    return True, iou >= threshold, middle in button, numbers == box, iou
+    closeness = [1 - abs(a - b) / 32 for a, b in zip(numbers, box, strict=True)]
+    near = 4 / sum(1 / c for c in closeness) if min(closeness) > 0 else 0.0
+    return True, iou >= threshold, middle in button, numbers == box, iou, near
 
 
 @pytest.mark.full
@@ -322,7 +324,7 @@ def judged(written, box, ask, threshold):
 def test_clicks_and_boxes_against_sets_of_pixels(ask, partial):
     settings = {"ask": ask, "partial": partial, "threshold": 0.4, "completion_length": 20}
     task, twin, rng = make("screen", **settings), make("screen", **settings, twin=True), np.random.default_rng(0)
-    index, texts, expected = np.arange(600, dtype=np.int32), [], []
+    index, texts, expected, boxes = np.arange(600, dtype=np.int32), [], [], []
     for text in decode(twin, jax.jit(lambda i: twin.prompts(i, "train").token)(index)):
         box = box_of(*text.split(":"))
         near = np.maximum(
@@ -339,14 +341,18 @@ def test_clicks_and_boxes_against_sets_of_pixels(ask, partial):
         ]
         texts.append(forms[min(rng.integers(30), 5)] if rng.random() < 0.5 else written)
         expected.append(judged(texts[-1], box, ask, 0.4))
+        boxes.append(box)
     verdict = jax.jit(lambda *rows: task.verify(rows[0], "train", *rows[1:]))(
         index, *on_device.completions(task, texts)
     )
-    assert set(verdict.parts) == set(task.parts) == {"format", "inside", "exact", "iou"}
-    form, correct, inside, exact, iou = np.asarray(expected).T
+    assert set(verdict.parts) == set(task.parts) == {"format", "inside", "exact", "iou", "box", "rate"}
+    form, correct, inside, exact, iou, near = np.asarray(expected).T
     assert all(0 < x.mean() < 1 for x in (form, correct, inside, exact))
-    for name, column in zip(("format", "inside", "exact", "iou"), (form, inside, exact, iou), strict=True):
-        np.testing.assert_allclose(verdict.parts[name], column, rtol=1e-6, err_msg=name)
+    for name, column in {"format": form, "inside": inside, "exact": exact, "iou": iou, "box": near}.items():
+        np.testing.assert_allclose(verdict.parts[name], column, rtol=1e-5, atol=1e-4, err_msg=name)
+    area = np.array([(right - left + 1) * (bottom - top + 1) for left, top, right, bottom in boxes])
+    np.testing.assert_allclose(verdict.parts["rate"] * area, (verdict.parts["rate"] * area)[0], rtol=1e-5)
+    assert abs(verdict.parts["rate"].mean() - 1) < 0.1  # 600 of all sizes
     outcome = np.where(form > 0, np.where(correct > 0, CORRECT, types.Outcome.WRONG), types.Outcome.UNPARSEABLE)
     np.testing.assert_array_equal(verdict.outcome, outcome)
     np.testing.assert_allclose(verdict.reward, iou if partial else correct, rtol=1e-6)

@@ -78,7 +78,9 @@ class Measured(Protocol):
 
     parts: tuple[str, ...]
 
-    def measure(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array | None, dict[str, jax.Array]]:
+    def measure(
+        self, value: jax.Array, written: jax.Array, parseable: jax.Array
+    ) -> tuple[jax.Array | None, dict[str, jax.Array]]:
         """Return rewards ``[P]`` of answers ``[P, T]``, None for 1 if correct and else 0, and each of ``parts``."""
         ...
 

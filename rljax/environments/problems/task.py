@@ -76,7 +76,7 @@ class Problems(written.WrittenTask):
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
         Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. The
-        rules may measure more parts, 0 where it is unparseable, and another reward. With ``step_reward`` tokens are
+        rules may measure more parts and another reward, 0 where it is unparseable. With ``step_reward`` tokens are
         paid too, see ``_paid``.
         """
         text, value, rules = characters.read(self.bound, token, mask), self.values(index, split), self.rules
@@ -84,8 +84,8 @@ class Problems(written.WrittenTask):
         parseable, correct = rules.judge(value, final)
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
         paid = self._paid(value, text.code, mask, correct) if self.common.step_reward else None
-        reward, parts = rules.measure(value, final) if isinstance(rules, rules_lib.Measured) else (None, {})
-        parts = {name: jnp.where(parseable, part, 0) for name, part in parts.items()}
+        measured = isinstance(rules, rules_lib.Measured)
+        reward, parts = rules.measure(value, final, parseable) if measured else (None, {})
         verdict = written.verdict(parseable, correct, **parts).replace(token_reward=paid)
         return verdict if reward is None else verdict.replace(reward=jnp.where(parseable, reward, 0.0))
 

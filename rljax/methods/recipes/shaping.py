@@ -221,13 +221,13 @@ def gated_reward(threshold: Number = 1.0, low: NonNegative = 0.2, high: NonNegat
     return _grpo([reward.gated(threshold)], low, high)
 
 
-@recipe
+@recipe(task="screen(ask='box', twin=True)")
 def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positive = 64.0) -> Algorithm:
     """Center r + alpha IoU + beta box in the group, weigh by the prompt's difficulty, divide by a constant length.
 
-    GUI-G1 (arXiv 2505.15810), with the parts "iou", "box" and "rate". The weight "rate" comes with each prompt of the
-    data, as in the release; the paper derives it from the relative size of the target box. Differs from ``dr_grpo`` by
-    the reward and the weight.
+    GUI-G1 (arXiv 2505.15810), with the parts "iou", "box" and "rate" of the task ``screen``. The weight "rate" is from
+    the relative size of the target box, as in the paper; in the release it comes with each prompt of the data. Differs
+    from ``dr_grpo`` by the reward and the weight.
 
     Args:
       alpha: weight of the part "iou".

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.environments import characters
 from rljax.environments.problems import drawing, drawn
@@ -21,9 +22,12 @@ class Screen(drawn.Drawn):
 
     Places are pixels from the left and from the top, and a box is left, top, right and bottom, edges included. A click
     is correct inside the button, a box if its intersection over union (IoU) with the button is at least ``threshold``.
-    Parts of the verdict are ``inside``, of a click or of the middle of a box; ``exact``, whether it is the middle, or
-    the box; and ``iou``, 0 for a click. The splits share no pair of colour and letter that is asked; a held-out pair
-    occurs in training as one of the others. A slip is the place of another button, and noise another number.
+    The splits share no pair of colour and letter that is asked; a held-out pair occurs in training as one of the
+    others. A slip is the place of another button, and noise another number. Parts of the verdict:
+
+    - ``inside``: of a click, or of the middle of a box; ``exact``: whether it is the middle, or the box;
+    - ``iou``, and ``box``, the harmonic mean over the four edges of 1 - distance / ``pixels``; 0 for a click;
+    - ``rate``: the inverse area of the button, 1 on average over the sizes of buttons.
     """
 
     grid: Annotated[int, Range(2, 6)] = setting(3, "Cells in each direction, each of which may hold a button.")
@@ -38,7 +42,7 @@ class Screen(drawn.Drawn):
 
     knob = "buttons"
     leading = 2
-    parts = ("inside", "exact", "iou")
+    parts = ("inside", "exact", "iou", "box", "rate")
 
     def check(self) -> None:
         """Raise ValueError if there is no room for the buttons, or settings are incompatible."""
@@ -100,19 +104,25 @@ class Screen(drawn.Drawn):
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Read the numbers, of at most three digits each, and compare them with the button."""
-        parts = self.measure(value, written)[1]
+        parts = self.measure(value, written, jnp.ones(len(value), bool))[1]
         correct = parts["iou"] >= self.threshold if self.ask == "box" else parts["inside"] > 0
         return self._read(written)[0], correct
 
-    def measure(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array | None, dict[str, jax.Array]]:
+    def measure(
+        self, value: jax.Array, written: jax.Array, parseable: jax.Array
+    ) -> tuple[jax.Array | None, dict[str, jax.Array]]:
         """Return the reward, or None if it is that of a correct answer, and the parts, see the class."""
         numbers, box = self._read(written)[1], self._box(value, 0)
         low, high = numbers[:, :2], numbers[:, -2:]
         middle = (low + high) // 2
         inside = jnp.all((box[:, :2] <= middle) & (middle <= box[:, 2:]), axis=1)
         exact = jnp.all(numbers == self._place(value, 0), axis=1)
+        inverse = [np.mean(1 / np.arange(least, self._side)) for least in (_WIDTH, _HEIGHT)]
+        rate = 1 / (jnp.prod(box[:, 2:] - box[:, :2] + 1, axis=1) * np.float32(np.prod(inverse)))
+        parts = {"inside": inside & parseable, "exact": exact & parseable}
         if self.ask == "click":
-            return None, {"inside": inside, "exact": exact, "iou": jnp.zeros(len(value))}
+            none = jnp.zeros(len(value))
+            return None, parts | {"iou": none, "box": none, "rate": rate}
 
         def area(low: jax.Array, high: jax.Array) -> jax.Array:
             return jnp.prod(jnp.maximum(high - low + 1, 0), axis=1).astype(jnp.float32)
@@ -120,7 +130,10 @@ class Screen(drawn.Drawn):
         common = area(jnp.maximum(low, box[:, :2]), jnp.minimum(high, box[:, 2:]))
         common = jnp.where(area(low, high) > 0, common, 0.0)
         iou = common / (area(low, high) + area(box[:, :2], box[:, 2:]) - common)
-        return iou if self.partial else None, {"inside": inside, "exact": exact, "iou": iou}
+        near = jnp.maximum(1 - jnp.abs(numbers - box) / self.pixels, 1e-6)
+        shaped = {"iou": iou, "box": 4 / jnp.sum(1 / near, axis=1)}
+        parts |= {name: jnp.where(parseable, x, 0.0) for name, x in shaped.items()}
+        return iou if self.partial else None, parts | {"rate": rate}
 
     @property
     def _letters(self) -> str:
