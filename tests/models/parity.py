@@ -96,6 +96,8 @@ def _seeing(family, text, pick):
         sizes |= {"image_size": patch * 2 * pick(1, 2, 4), "num_hidden_layers": pick(1, 3), "num_attention_heads": 2}
         vision = {"model_type": "siglip_vision_model", "vision_use_head": False, **sizes}
         outer = {"mm_tokens_per_image": TOKENS, "image_token_index": reference.PICTURE}
+        del text["final_logit_softcapping"]  # its class does not apply it
+        text["sliding_window"] = max(text["sliding_window"], TOKENS)  # version 4 widens a window shorter than a picture
         return {"text_config": {**text, "tie_word_embeddings": True}, "vision_config": vision, **outer}
     head, windows = pick(6, 8, 10), {"window_size": patch * pick(2, 4, 8), "fullatt_block_indexes": pick([0], [1], [])}
     sections = {6: [1, 1, 1], 8: [1, 2, 1], 10: [2, 1, 2]}[head]
