@@ -409,6 +409,8 @@ def test_a_tower_that_is_not_that_of_its_family_is_refused(change, says):
     config = SEEING["gemma3-4b"]["config"]
     with pytest.raises(ValueError, match=says):
         families.read({**config, "vision_config": {**config["vision_config"], **change}})
+    with pytest.raises(ValueError, match=r"final_logit_softcapping=30\.0 is not supported"):  # its class ignores it
+        families.read({**config, "text_config": {**config["text_config"], "final_logit_softcapping": 30.0}})
 
 
 # --- beside transformers itself -------------------------------------------------------------------------

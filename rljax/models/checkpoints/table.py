@@ -123,7 +123,12 @@ FAMILIES: dict[str, Family] = {
         classifier="Gemma3Text",
     ),
 }
-FAMILIES["gemma3"] = dataclasses.replace(FAMILIES["gemma3_text"], tower="siglip", classifier="Gemma3")
+FAMILIES["gemma3"] = dataclasses.replace(
+    FAMILIES["gemma3_text"],
+    defaults={key: value for key, value in _GEMMA3.items() if key != "final_logit_softcapping"},  # not applied there
+    tower="siglip",
+    classifier="Gemma3",
+)
 FAMILIES["qwen2_5_vl"] = Family(
     "Qwen2_5_VL",
     {

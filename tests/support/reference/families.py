@@ -175,7 +175,7 @@ def seeing(folder, token, image, length=0):
     auto = transformers.AutoModelForImageTextToText
     model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     token = torch.tensor(token, dtype=torch.long)
-    given = {"input_ids": token, "attention_mask": torch.ones_like(token), **_pixels(model.config, token, image)}
+    given = {"input_ids": token, "attention_mask": torch.ones_like(token), **pixels(model.config, token, image)}
     with torch.no_grad():
         z = model(**given).logits.numpy()
         rest = model.generate(**given, max_new_tokens=length or 1, do_sample=False, eos_token_id=None)
@@ -189,7 +189,7 @@ def transformers_4():
     return transformers.__version__.startswith("4.")
 
 
-def _pixels(config, token, image):
+def pixels(config, token, image):
     """Return pictures as the processor of a model gives them."""
     import torch
 
@@ -203,8 +203,8 @@ def _pixels(config, token, image):
         blocks = blocks.transpose(0, 1, 4, 7, 5, 8, 3, 2, 6, 9).reshape(count * side * side, -1)
         given = {"pixel_values": torch.tensor(blocks), "image_grid_thw": torch.tensor([[1, side, side]] * count)}
         return given | ({} if transformers_4() else {"mm_token_type_ids": (token == PICTURE).long()})
-    pixels = torch.tensor(x / 127.5 - 1).permute(0, 3, 1, 2)
-    return {"pixel_values": pixels, "token_type_ids": (token == PICTURE).long()}
+    x = torch.tensor(x / 127.5 - 1).permute(0, 3, 1, 2)
+    return {"pixel_values": x, "token_type_ids": (token == PICTURE).long()}
 
 
 def main():
