@@ -202,8 +202,7 @@ def extend(
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, prompt_length) for form in visible}
     shard = lambda x: layout(x, ("rows",))  # noqa: E731  once, before the layers
-    place = position if cache.shift is None else position - attention.per_row(cache.shift, token)
-    seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, place[:, None]))
+    seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, _rotary(cache, position)[:, None]))
 
     def apply_layer(
         number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, completion: Any
@@ -253,6 +252,11 @@ def extend(
         completion = tuple(written)
     hidden = layer.final(a, weights, x)[:, 0]
     return hidden, dataclasses.replace(cache, completion=completion, mask=seen, length=cache.length + 1)
+
+
+def _rotary(cache: Cache, position: Array) -> Array:
+    """Return the rotary positions of tokens, from their number in the row ``[B]``."""
+    return position if cache.shift is None else position - attention.per_row(cache.shift, position)
 
 
 def _visible(
