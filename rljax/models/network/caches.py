@@ -33,7 +33,7 @@ class Cache:
     prompt_mask: Array  # [P, L] bool
     mask: Array  # [B, S] bool, the columns that hold a real token
     length: Array  # [] int32, columns written so far
-    shift: Array | None  # [P] int32, how many fewer positions than tokens a prompt takes; None without rope_sections
+    shift: Array  # [P] int32, how many fewer positions than tokens a prompt takes, if it has pictures
     block: int = flax.struct.field(pytree_node=False)  # C, columns of a block
     stacked: bool = flax.struct.field(pytree_node=False)
     history: int = flax.struct.field(pytree_node=False, default=0)  # columns of a block of ``prompt``; 0: one block
@@ -166,7 +166,7 @@ def unwritten(
         prompt_mask=mask,
         mask=layout(jnp.zeros((rows, columns), bool), ("rows", None)),
         length=jnp.zeros((), jnp.int32),
-        shift=jnp.zeros(mask.shape[:1], jnp.int32) if a.rope_sections else None,
+        shift=jnp.zeros(mask.shape[:1], jnp.int32),
         block=block,
         stacked=a.scan,
     )
@@ -202,7 +202,8 @@ def extend(
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, prompt_length) for form in visible}
     shard = lambda x: layout(x, ("rows",))  # noqa: E731  once, before the layers
-    seen, angles = shard(seen), jax.tree.map(shard, layer.rotation(a, _rotary(cache, position)[:, None]))
+    angles = layer.rotation(a, (position - attention.per_row(cache.shift, token))[:, None])
+    seen, angles = jax.tree.map(shard, (seen, angles))
 
     def apply_layer(
         number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, completion: Any
@@ -245,18 +246,12 @@ def extend(
             x, completion = one((x, completion), i, i)
     else:
         written = []
-        layers = zip(weights["layers"], cache.prompt, cache.completion, strict=True)
-        for i, (layer_weights, prompt, blocks) in enumerate(layers):
-            x, blocks = apply_layer(i, i, x, layer_weights, prompt, blocks)
+        for i, parts in enumerate(zip(weights["layers"], cache.prompt, cache.completion, strict=True)):
+            x, blocks = apply_layer(i, i, x, *parts)
             written.append(blocks)
         completion = tuple(written)
-    hidden = layer.final(a, weights, x)[:, 0]
-    return hidden, dataclasses.replace(cache, completion=completion, mask=seen, length=cache.length + 1)
-
-
-def _rotary(cache: Cache, position: Array) -> Array:
-    """Return the rotary positions of tokens, from their number in the row ``[B]``."""
-    return position if cache.shift is None else position - attention.per_row(cache.shift, position)
+    cache = dataclasses.replace(cache, completion=completion, mask=seen, length=cache.length + 1)
+    return layer.final(a, weights, x)[:, 0], cache
 
 
 def _visible(
@@ -294,7 +289,7 @@ def select(cache: Cache, prompts: Array | None, rows: Array) -> Cache:
         cache,
         prompt=take(cache.prompt, prompts),
         prompt_mask=cache.prompt_mask if prompts is None else cache.prompt_mask[prompts],
-        shift=cache.shift if prompts is None or cache.shift is None else cache.shift[prompts],
+        shift=cache.shift if prompts is None else cache.shift[prompts],
         completion=take(cache.completion, rows),
         mask=cache.mask[rows],
     )

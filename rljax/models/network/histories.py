@@ -34,7 +34,7 @@ def blank(architecture: Architecture, rows: int, width: int, columns: int, block
 
 def emptied(cache: Cache, rows: Array) -> Cache:
     """Return the cache with no token in the rows ``[B]`` bool, which have nothing to settle."""
-    shift = None if cache.shift is None else jnp.where(rows, 0, cache.shift)
+    shift = jnp.where(rows, 0, cache.shift)
     return dataclasses.replace(cache, prompt_mask=cache.prompt_mask & ~rows[:, None], shift=shift)
 
 
@@ -44,8 +44,10 @@ def append(architecture: Architecture, weights: Tree, token: Array, mask: Array,
     past, lanes = transformer.positions(cache.prompt_mask), a.heads // a.kv_heads
     count = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
     position = transformer.positions(mask != 0) + count[:, None]
-    place = position if cache.shift is None else position - cache.shift[:, None]
-    angles, real = layer.rotation(a, place), (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None]
+    angles, real = (
+        layer.rotation(a, position - cache.shift[:, None]),
+        (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None],
+    )
 
     def visible(form: attention.Form, keys: Array, at: Array) -> Array:
         """Return which keys [B, 1, k] or [B, W, k] at positions ``at`` [B, k] each query of a head sees."""
@@ -98,7 +100,7 @@ def placed(
     prompt = _each_layer(cache, pair, fresh.prompt)
     held = jnp.pad(mask != 0, ((0, 0), (0, cache.prompt_mask.shape[1] - token.shape[1])))
     whole = cache.prompt_mask.at[rows].set(held, mode="drop")
-    shift = None if cache.shift is None else cache.shift.at[rows].set(fresh.shift, mode="drop")
+    shift = cache.shift.at[rows].set(fresh.shift, mode="drop")
     return dataclasses.replace(cache, prompt=prompt, prompt_mask=whole, shift=shift)
 
 
