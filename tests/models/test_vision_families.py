@@ -14,6 +14,7 @@ from rljax import models, sampling, types
 from rljax.models import adapters
 from rljax.models.checkpoints import families, tensors, vision, weights
 from rljax.models.network import attention, layer
+from rljax.training import sharding
 from tests.models.families_cases import SEEING, write
 from tests.support.reference import families as reference
 
@@ -368,6 +369,31 @@ def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     params = {key: x for key, x in params.items() if key != "unembedding"} | {"scalar": jnp.arange(16, dtype=kind)}
     weights.save(str(tmp_path / "critic"), critic, params)
     jax.tree.map(np.testing.assert_array_equal, weights.load(str(tmp_path / "critic"), critic), params)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SEEING)
+def test_each_device_reads_its_share(name, folder):
+    """On a mesh of two or four devices: the same tree, the same logits, decoded and scored."""
+    whole, params = read(folder(name), attention="blocked")
+    tensor = whole.architecture.kv_heads
+    mesh = sharding.make_mesh({"fsdp": 2, "tensor": tensor}, jax.devices()[: 2 * tensor])
+    model = models.build(whole.architecture, sharding.Layout(mesh))
+    layout = sharding.param_sharding(mesh, model.axes, jax.eval_shape(model.init, jax.random.key(0)))
+    laid = weights.load(folder(name), whole.architecture, layout)
+    jax.tree.map(np.testing.assert_array_equal, laid, params)
+    token, image = INPUTS[name]
+    mask = jnp.ones(token.shape)
+    expected = logits(whole, params, token, mask, image)
+    np.testing.assert_allclose(logits(model, laid, token, mask, image), expected, atol=2e-5)
+
+    @jax.jit
+    def decode(params):
+        ready = model.decode_params(params)
+        _, cache = model.prefill(ready, token[:, :-1], mask[:, :-1], 1, 1, image=image)
+        return model.logits(ready, model.extend(ready, token[:, -1], mask[:, -1], cache)[0])
+
+    np.testing.assert_allclose(decode(laid), expected[:, -1], atol=2e-5)
 
 
 def test_a_tower_is_never_left_out(tmp_path):
