@@ -25,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     if f.name not in _COMPUTED and f.default is not dataclasses.MISSING
 }
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}
+_PICTURE = ("image_token_index", "image_token_id")
 _LAYERS = {"sliding_attention": "local", "full_attention": "global"}
 
 
@@ -57,7 +58,11 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: model_type={messages.shown(name)} is unknown; choose one of {', '.join(FAMILIES)}"
         )
     family, outer = FAMILIES[name], config
-    config, sections = _decoder(config, family) if family.tower else config, ()
+    sections: tuple[int, ...] = ()
+    if family.tower:
+        ids = [outer.get(key) for key in _PICTURE]  # two names of one key
+        outer = {**outer, **dict.fromkeys(_PICTURE, keys.agreed(_PICTURE[0], *ids))} if any(ids) else outer
+        config = _decoder(outer, family)
     if family.sections:
         config, sections = rope.sections(config, family.sections)
     keys.check(config, {*family.read, *family.ignored}, family.expected, f"model_type {name!r}")
@@ -91,7 +96,7 @@ def read(config: Mapping[str, Any]) -> dict[str, Any]:
 def _decoder(config: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
     """Return the part of a multimodal config.json that describes the decoder."""
     name = config["model_type"]
-    around = {*keys.OUTER, *keys.TOKENS, *vision.TOWERS[family.tower].outer}
+    around = {*keys.OUTER, *keys.TOKENS, *_PICTURE, *vision.TOWERS[family.tower].outer}
     beside = {*family.read, *family.ignored} if family.sections else set()
     keys.check(config, around | beside, family.expected, f"model_type {name!r}")
     text, inner = config.get("text_config"), f"{name}_text"

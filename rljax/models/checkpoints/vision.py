@@ -19,12 +19,11 @@ _HINTS = typing.get_type_hints(towers.Vision, include_extras=True)
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
-    """What ``vision_config`` and the outer config.json say of a tower: key -> field of ``Vision``."""
+    """What ``vision_config`` and the outer config.json say of a tower."""
 
     model: tuple[str, ...]  # model_type of its vision_config; others that are read
-    sizes: Mapping[str, str]
-    outer: Mapping[str, str]
-    defaults: Mapping[str, Any]  # of the classes in transformers
+    sizes: Mapping[str, tuple[str, Any]]  # its keys -> field of ``Vision``, and the default of its class
+    outer: Mapping[str, tuple[str, Any]]  # keys of the outer config.json
     fixed: Mapping[str, Any]  # fields of ``Vision``
     expected: Mapping[str, tuple[Any, ...]]  # see ``keys.check``
     ignored: tuple[str, ...] = ()  # keys that its reference code does not read
@@ -35,18 +34,10 @@ TOWERS: dict[str, Tower] = {
     "siglip": Tower(
         ("siglip_vision_model",),
         {
-            "hidden_size": "width",
-            "image_size": "pixels",
-            "intermediate_size": "hidden",
-            "num_attention_heads": "heads",
-            "num_hidden_layers": "layers",
-            "patch_size": "patch",
+            **{"hidden_size": ("width", 768), "intermediate_size": ("hidden", 3072), "image_size": ("pixels", 224)},
+            **{"num_attention_heads": ("heads", 12), "num_hidden_layers": ("layers", 12), "patch_size": ("patch", 16)},
         },
-        {"mm_tokens_per_image": "tokens", "image_token_index": "placeholder"},
-        {
-            **{"hidden_size": 768, "image_size": 224, "intermediate_size": 3072, "num_attention_heads": 12},
-            **{"num_hidden_layers": 12, "patch_size": 16, "mm_tokens_per_image": 256, "image_token_index": 262_144},
-        },
+        {"mm_tokens_per_image": ("tokens", 256), "image_token_index": ("placeholder", 262_144)},
         {"mutual": True, "window": 0, "full": ()},
         {
             **{"hidden_act": ("gelu_pytorch_tanh",), "layer_norm_eps": (1e-6,), "num_channels": (3,)},
@@ -56,19 +47,11 @@ TOWERS: dict[str, Tower] = {
     "qwen2.5": Tower(
         ("qwen2_5_vl_vision", "qwen2_5_vl"),
         {
-            "depth": "layers",
-            "fullatt_block_indexes": "full",
-            "hidden_size": "width",
-            "intermediate_size": "hidden",
-            "num_heads": "heads",
-            "patch_size": "patch",
-            "window_size": "window",
+            **{"hidden_size": ("width", 3584), "intermediate_size": ("hidden", 3420), "window_size": ("window", 112)},
+            **{"depth": ("layers", 32), "num_heads": ("heads", 16), "patch_size": ("patch", 14)},
+            "fullatt_block_indexes": ("full", (7, 15, 23, 31)),
         },
-        {"image_token_id": "placeholder"},
-        {
-            **{"depth": 32, "fullatt_block_indexes": (7, 15, 23, 31), "hidden_size": 3584, "intermediate_size": 3420},
-            **{"num_heads": 16, "patch_size": 14, "window_size": 112, "image_token_id": 151_655},
-        },
+        {"image_token_id": ("placeholder", 151_655)},
         {"mutual": False},
         {
             **{"hidden_act": ("silu",), "in_channels": (3,), "spatial_merge_size": (2,), "temporal_patch_size": (2,)},
@@ -94,9 +77,10 @@ def read(form: str, config: Mapping[str, Any], width: int) -> dict[str, Any]:
     keys.check(inner, known, expected, f"vision_config of model_type {model!r}")
     fields = {"form": form, **tower.fixed}
     for given, names in ((inner, tower.sizes), (config, tower.outer)):
-        values = {**tower.defaults, **given}
-        values = {key: tuple(x) if isinstance(x := values.get(key), list) else x for key in names}
-        fields |= {field: keys.value(values, key, _HINTS[field]) for key, field in names.items()}
+        for key, (field, default) in names.items():
+            value = given.get(key, default)
+            value = {key: tuple(value) if isinstance(value, list) else value}
+            fields[field] = keys.value(value, key, _HINTS[field])
     try:
         towers.read(fields)
     except ValueError as error:
@@ -107,12 +91,9 @@ def read(form: str, config: Mapping[str, Any], width: int) -> dict[str, Any]:
 def write(form: str, vision: towers.Vision, width: int) -> dict[str, Any]:
     """Return the keys of config.json that describe a tower of a form: ``vision_config`` and those beside it."""
     tower = TOWERS[form]
-    inner = {key: getattr(vision, field) for key, field in tower.sizes.items()}
-    inner |= {key: values[0] for key, values in tower.expected.items()}
-    return {
-        **{key: getattr(vision, field) for key, field in tower.outer.items()},
-        "vision_config": {"model_type": tower.model[0], **inner} | ({tower.output: width} if tower.output else {}),
-    }
+    outer, inner = ({k: getattr(vision, field) for k, (field, _) in x.items()} for x in (tower.outer, tower.sizes))
+    inner |= {key: values[0] for key, values in tower.expected.items()} | {"model_type": tower.model[0]}
+    return {**outer, "vision_config": inner | ({tower.output: width} if tower.output else {})}
 
 
 def names(a: Architecture) -> dict[tuple[str, ...], str]:
