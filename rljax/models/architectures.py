@@ -143,7 +143,8 @@ class Architecture:
             raise ValueError(f"rope_high={self.rope_high} must be above rope_low={self.rope_low}")
         if self.rope_original and self.rope_rule == "yarn" and self.rope_theta <= 1:
             raise ValueError(f"rope_theta={self.rope_theta} must be above 1 with rope_rule='yarn'")
-        if self.rope_sections and (len(self.rope_sections) != 3 or sum(self.rope_sections) != self.head_size // 2):
+        split = self.rope_sections
+        if split and (len(split) != 3 or sum(split) != self.head_size // 2 or min(split) < 0):
             raise ValueError(f"rope_sections={self.rope_sections}: must be three numbers of sum {self.head_size // 2}")
         if self.output not in get_args(Output):
             raise ValueError(f"output={self.output!r}: must be one of {', '.join(get_args(Output))}")

@@ -357,7 +357,11 @@ def test_a_family_says_what_it_read(name):
 def test_what_is_written_is_what_was_read_bit_for_bit(name, kind, tmp_path):
     made = {key: x.astype(kind) for key, x in reference.weights(SEEING[name]["tensors"]).items()}
     source = write(tmp_path / "in", name, lambda _: made, max_length=7)
-    model, params = read(source, param_dtype=kind)
+    model, _ = read(source, param_dtype=kind)
+    eyes = dataclasses.replace(model.architecture.vision, trained=kind == "float32")  # else frozen
+    model = models.build(dataclasses.replace(model.architecture, vision=eyes))
+    params = weights.load(source, model.architecture)
+    assert ("tower" in params) == eyes.trained
     weights.save(str(tmp_path / "out"), model.architecture, params, like=source, shard_bytes=4000)
     written = {vision.short(key): x for key, x in tensors.index(str(tmp_path / "out")).items()}
     assert set(written) == {vision.short(key) for key in made if key != "lm_head.weight"}
@@ -437,6 +441,29 @@ def test_a_tower_that_is_not_that_of_its_family_is_refused(change, says):
         families.read({**config, "vision_config": {**config["vision_config"], **change}})
     with pytest.raises(ValueError, match=r"final_logit_softcapping=30\.0 is not supported"):  # its class ignores it
         families.read({**config, "text_config": {**config["text_config"], "final_logit_softcapping": 30.0}})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24]}},
+            r"rope_sections=\(16, 24\): must be three numbers",
+        ),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": ["a", 1, 2]}}, r"rope_sections"),
+        ({"rope_parameters": {"rope_type": "default", "mrope_section": [24, 24, 16]}}, "mrope_section is given as"),
+        ({"vision_config": {"out_hidden_size": 3584}}, "out_hidden_size=3584 is not supported .*must be 2048"),
+        ({"vision_config": {"temporal_patch_size": 1}}, "temporal_patch_size=1 is not supported"),
+        ({"vision_config": {"window_size": 100}}, r"vision\.window=100: must be divisible by 28"),
+        ({"image_token_index": 7}, "image_token_index is given as"),
+        ({"head_dim": 64}, "head_dim=64 is not supported"),
+    ],
+)
+def test_a_folder_of_qwen_that_is_not_like_the_published_is_refused(change, says):
+    config = published("Qwen2.5-VL-3B-Instruct")
+    change |= {"vision_config": {**config["vision_config"], **change.get("vision_config", {})}}
+    with pytest.raises(ValueError, match=says):
+        families.read({**config, **change})
 
 
 # --- beside transformers itself -------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 ``table.py``     the families: keys of config.json, their defaults, what all models of a family share
 ``keys.py``      the keys that are harmless, and those that are refused unless they change nothing
 ``rope.py``      rotary positions in config.json
+``vision.py``    vision towers: their part of config.json and of the tensor names
 ``tensors.py``   safetensors files: index, read, write
 ``headers.py``   the header of a safetensors file, checked
 ``weights.py``   parameters from a folder onto a mesh, and from a mesh into a folder

@@ -37,10 +37,10 @@ def kind(config: Mapping[str, Any]) -> str:
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config.json that an architecture does not determine: tokens, names, training."""
-    inner = {}
-    if isinstance(config.get("vision_config"), dict):  # the decoder's keys may be beside it
-        inner = {"text_config": kept(config.get("text_config", {**config, "vision_config": None}))}
-        inner["vision_config"] = kept(config["vision_config"])
+    inner, text, tower = {}, config.get("text_config"), config.get("vision_config")
+    if isinstance(tower, dict):  # the decoder's keys may be beside it
+        beside = {key: value for key, value in config.items() if key != "vision_config"}
+        inner = {"text_config": kept(text if isinstance(text, dict) else beside), "vision_config": kept(tower)}
     return {key: value for key, value in config.items() if key in keys.HARMLESS | keys.TOKENS} | inner
 
 
