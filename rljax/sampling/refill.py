@@ -54,6 +54,7 @@ class _Refilling:
     driver: conversation.Driver
     states: Any  # [E, ...]
     token: Array  # [P, L] int32, right-padded prompts
+    image: Array | None  # [P, N, H, W, 3] uint8, their pictures
     size: Array  # [P] int32
     keys: types.Key  # [E]
     count: int  # slots filled together
@@ -73,10 +74,11 @@ class _Refilling:
         prompt = index // (episodes // self.size.shape[0])
         token, size = self.token[prompt], self.size[prompt]
         read = jnp.arange(token.shape[1])[None, :] < size[:, None] - 1
+        seen = () if self.image is None else (self.image[prompt],)
         begun = dialogue.begin(self.driver.world, jax.tree.map(lambda x: x[index], self.states), self.driver.ends)
         return dataclasses.replace(
             p,
-            cache=self.model.placed(self.weights, token, read, p.cache, slot),
+            cache=self.model.placed(self.weights, token, read, p.cache, slot, *seen),
             token=put(p.token, jnp.take_along_axis(token, size[:, None] - 1, axis=1)[:, 0]),
             row=put(p.row, index),
             talk=jax.tree.map(put, p.talk, begun),
@@ -155,6 +157,7 @@ def converse(
         driver=conversation.Driver(world, conversation.Alone(), ends, processors, length),
         states=states,
         token=token,
+        image=prompts.image,
         size=jnp.sum(prompts.mask > 0, axis=1, dtype=jnp.int32),
         keys=keys,
         count=-(-slots // _FREE),

@@ -1,0 +1,58 @@
+"""Questions about pictures that are drawn in the program: cloning of noisy answers, then GRPO.
+
+Command:   python -m rljax --config configs/pictures.py
+Hardware:  two CPU cores, no accelerator; 2 GiB.
+Time:      TIME
+Score:     SCORE
+
+The policy reads the height of the highest bar of a chart: ``max?`` after the 16 tokens of a picture of 32 x 32 pixels.
+Charts with the heights of a held-out one, from left to right, never occur in training. Half of the demonstrations are
+wrong. Other tasks: ``configs/pictures.py:counting``, ``:screen`` and ``:maze``, a world that is seen anew in each turn.
+``:charts_twin`` and the like have a text in place of the picture.
+"""
+
+import rljax
+
+TASKS = {
+    "charts": "charts(ask='max', noise=0.5)",
+    "counting": "counting(noise=0.5)",
+    "screen": "screen(ask='box', partial=True, noise=0.1)",
+    "maze": "maze(side=4, pixels=32, moves=1)",
+}
+
+
+def get_config(arg: str = "charts"):
+    """Return the config; ``arg`` is a task, ``NAME_twin`` its twin in text, or "quick", which is too short to learn."""
+    name, twin = arg.removesuffix("_twin") or "charts", arg.endswith("_twin")
+    if name not in (*TASKS, "quick") or (twin and name in ("maze", "quick")):
+        raise ValueError(f"pictures:{arg}: choose one of {', '.join(TASKS)}, but for maze also with _twin, or 'quick'.")
+    config = rljax.default_config()
+    config.name = "pictures"
+    config.task = TASKS.get(name, TASKS["charts"])
+    config.algorithm = "gui_g1()" if name == "screen" else "grpo(kl=0.0)"
+    config.model.update({"layers": 2, "width": 128})
+    if twin:
+        config.task = config.task.removesuffix(")") + ", twin=True)"
+    else:
+        config.model.vision.update({"layers": 2, "width": 64})
+    config.batch.update({"prompts": 64, "samples": 8})
+    config.phases = ("warm", "main")
+    config.phase.warm = rljax.phase(
+        algorithm="sft()",
+        steps=250,
+        batch={"prompts": 128},
+        optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
+        warmup=50,
+        evaluate="base",
+    )
+    config.phase.main = rljax.phase(
+        steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
+    )
+    if name == "quick":
+        config.model.width = 32
+        config.model.vision.update({"layers": 1, "width": 16})
+        config.batch.update({"prompts": 8, "samples": 4})
+        config.phase.warm.update({"steps": 6, "warmup": 2, "batch": {"prompts": 16}})
+        config.phase.main.update({"steps": 3, "warmup": 1})
+        config.evaluation.update({"final_prompts": 16, "final_samples": 4})
+    return config
