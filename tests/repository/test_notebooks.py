@@ -118,6 +118,17 @@ def test_the_notebook_of_own_data_trains_on_its_file_and_reward(tmp_path):
 
 
 @pytest.mark.full
+def test_the_notebook_of_pictures_draws_trains_and_exchanges_them(tmp_path):
+    cells, _ = execute("see_and_reason", tmp_path)
+    printed = {c.source: text(c) for c in cells}
+    (known,) = [t for source, t in printed.items() if "drawn.prior" in source]
+    shares = [float(x) for x in re.findall(r"([\d.]+) %", known)]
+    assert abs(sum(shares[:-1]) - 100) < 1 and shares[-1] == max(shares)  # the best guess is the most frequent answer
+    (seen,) = [t for source, t in printed.items() if "jnp.roll" in source]
+    assert re.findall(r"^(.+?) +[\d.]+ % correct$", seen, re.MULTILINE) == ["its picture", "a blank one", "another's"]
+
+
+@pytest.mark.full
 def test_the_notebook_of_worlds_plays_trains_and_shows_its_rows(tmp_path):
     cells, _ = execute("worlds", tmp_path)
     printed = {c.source: text(c) for c in cells}
