@@ -46,7 +46,7 @@ class ModelConfig:
           The architecture; its vocabulary is the setting, or the tokenizer's if the setting is 0.
 
         Raises:
-          ValueError: the model's vocabulary is smaller than the tokenizer's.
+          ValueError: the model's vocabulary is smaller than the tokenizer's, or their tokens of a picture differ.
         """
         size = self.architecture.vocabulary
         if 0 < size < vocabulary:
@@ -55,6 +55,11 @@ class ModelConfig:
                 f"{vocabulary}, the number of ids of the tokenizer."
             )
         vision = self.architecture.vision
+        if placeholder not in (-1, vision.placeholder) and vision.placeholder >= 0:
+            raise ValueError(
+                f"config.model.vision.placeholder={vision.placeholder} (weights {self.weights!r}): must be "
+                f"{placeholder}, the token of a picture of the tokenizer."
+            )
         if vision.placeholder < 0:
             vision = dataclasses.replace(vision, placeholder=placeholder)
         return dataclasses.replace(self.architecture, vocabulary=size or vocabulary, output=output, vision=vision)

@@ -1,12 +1,19 @@
 """Training on prompts with pictures: no layout changes an update, frozen towers, critics, resuming, bad input."""
 
+import json
+import pathlib
+
 import jax
 import numpy as np
 import pytest
 
 import rljax
+from rljax import environments
 from rljax.config import resolve
+from rljax.data import tokenizers
+from rljax.models.checkpoints import families, weights
 from rljax.run import programs
+from tests.models import families_cases
 from tests.support import tiny
 from tests.training.test_step import begun, close, mixed
 
@@ -185,3 +192,29 @@ def test_a_world_shows_each_turn_what_the_last_one_did():
 def test_a_world_around_one_with_pictures_is_refused():
     with pytest.raises(ValueError, match=r"a world around 'maze' hides its pictures"):
         resolve.run(tiny.config(**{**MAZE, "task": "think_longer(maze(side=4, pixels=16, tokens=4, moves=1), 'more')"}))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["gemma3-4b"])
+def test_a_public_folder_with_a_tower_trains_on_pictures(name, tmp_path):
+    """The folder decides the tower; the tokenizer's token of a picture must be the one that it names."""
+    folder = pathlib.Path(families_cases.write(tmp_path / name, name))
+    vision = families.read(weights.config(str(folder)))["vision"]
+    sizes = {"ask": "max", "bars": 2, "highest": 5, "pixels": vision["pixels"], "tokens": vision["tokens"]}
+    task = f"charts({', '.join(f'{key}={value!r}' for key, value in sizes.items())})"
+    tokenizer = tokenizers.train(environments.lookup("charts")(**sizes).corpus())
+    (folder / "tokenizer.model").write_bytes(tokenizer.serialized)
+    config = tiny.config(task=task, mesh__data=1, learner__microbatches=1)
+    config.model = rljax.default_config().model
+    config.model.weights = str(folder)
+    with pytest.raises(ValueError, match=r"vision.placeholder=39 .*: must be \d+, the token of a picture"):
+        programs.build(config, devices=jax.devices()[:1])
+    described = json.loads((folder / "config.json").read_text())
+    described["image_token_index"] = tokenizers.placeholder(tokenizer)
+    (folder / "config.json").write_text(json.dumps(described))
+    of = programs.build(config, devices=jax.devices()[:1])
+    (step,) = of.steps
+    state = begun(step, of.key)
+    state = state.replace(params={**state.params, **of.initial()})
+    _, metrics = step.fused(state, of.key)
+    assert metrics["sampler_gap"] < 1e-5 and metrics["skipped"] == 0
