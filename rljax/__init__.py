@@ -25,8 +25,8 @@ tests/repository/test_architecture.py lists:
     training/               assembly: steps, phases, states, rows, sharding, checks, readings
         producers/              rows made in the program: completions, episodes, segments, turns, demonstrations, stored
         learning/               updates, gradients, optimizers, metrics of an update
-    models/                 machinery: architectures, adapters, layouts, precision, presets
-        network/                transformer, layer, attention, gated, caches
+    models/                 machinery: architectures, towers, parameters, adapters, layouts, precision, presets
+        network/                transformer, layer, attention, gated, vision, caches
         scores/                 scoring, head, coarse, packing
         checkpoints/            public weights in and out
     sampling/  data/            decoding, conversations, chapters, segments  |  tokenizers, chat, files, rows/

@@ -2,6 +2,7 @@
 
 ===============  ================================================================================
 ``html.py``      the skeleton of a page: ``page``, ``folded``, ``tag``, ``escape``
+``images.py``    pictures of prompts, in records, on pages and in terminals
 ``pictures.py``  figures as inline SVG: ``picture``, ``gallery``
 ``plots.py``     the learning curve and pass@k: ``learning_curve``, ``passk``
 ``tables.py``    A table, and its renderers for a terminal, a page and a Markdown file: ``Table``
