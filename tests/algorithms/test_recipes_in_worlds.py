@@ -72,7 +72,7 @@ def one_step(name):
 
 # An untrained player's first move is illegal, and an untrained proposer writes no problem: no other seat has a turn.
 ALONE = ("absolute_zero", "mars")
-# paid turns, episodes of agents, domains, chapters of several seats, a critic, a task of one turn; what steps of other rows show is not
+# paid turns, episodes of agents, domains, chapters of several seats, a critic, one turn; what other steps show is not
 # asked again, and a name of ``extra`` is only read
 STEPPED = ("ui_s1", "vision_zero", "golongrl", "evolving_rl", "turn_ppo", "gui_g1")
 SHOWN = [recipes_run.built(name) for name in (*recipes_run.STEPS, *recipes_run.ELSEWHERE)]
