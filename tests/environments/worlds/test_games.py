@@ -292,7 +292,7 @@ def test_demonstrations_are_legal_and_fit(name, rows):
         shown = jax.jit(lambda i: demonstrations.chapters(world, i, "train", jax.random.key(1)))(jnp.arange(8))
         written = shown.mask.sum(axis=2) > 0
         for row, turn in zip(*np.nonzero(written), strict=True):
-            view = text(shown.prompt[0][row, turn][shown.prompt[1][row, turn] > 0].tolist())
+            view = text(shown.prompt.token[row, turn][shown.prompt.mask[row, turn] > 0].tolist())
             move = text(shown.token[row, turn][shown.mask[row, turn] > 0].tolist())
             assert view.endswith(">") and move in view.partition(" legal ")[2][:-1].split()
     else:

@@ -91,7 +91,7 @@ def test_the_world_of_the_page_is_sound_and_its_expert_pays_every_price():
     for split in ("train", "heldout"):
         index = jnp.arange(world.size(split), dtype=jnp.int32)
         shown = jax.jit(lambda i, split=split: demonstrations.conversations(world, i, split, KEY_OF_TEST))(index)
-        ids = zip(np.asarray(shown.prompt[0][:, 0]), np.asarray(shown.prompt[1][:, 0]), strict=True)
+        ids = zip(np.asarray(shown.prompt.token[:, 0]), np.asarray(shown.prompt.mask[:, 0]), strict=True)
         prices = [int(world.tokenizer.decode(t[m > 0].tolist()).removesuffix(":")) for t, m in ids]
         paid += prices
         for price, token, mask in zip(prices, shown.token[:, 0], shown.mask[:, 0], strict=True):

@@ -94,7 +94,7 @@ def test_experts_of_roles_play_well():
         world = make(text)
         rows = jax.jit(lambda key, w=world: demonstrations.chapters(w, index, "train", key))(jax.random.key(2))
         rows = jax.tree.map(np.asarray, rows)
-        (prompt, prompt_mask), token, mask, seat = rows.prompt, rows.token, rows.mask, rows.seat
+        prompt, prompt_mask, token, mask, seat = rows.prompt.token, rows.prompt.mask, rows.token, rows.mask, rows.seat
         said = [[read(world, token[i, k], mask[i, k]) for k in range(world.max_turns)] for i in range(24)]
         asked = [[read(world, prompt[i, k], prompt_mask[i, k]) for k in range(world.max_turns)] for i in range(24)]
         assert np.all(seat[:, 0] == 0) and np.all(seat[:, 1:] == 1)
