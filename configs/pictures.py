@@ -14,7 +14,7 @@ wrong. Other tasks: ``configs/pictures.py:counting``, ``:screen`` and ``:maze``,
 import rljax
 
 TASKS = {
-    "charts": "charts(ask='max', noise=0.5)",
+    "charts": "charts(ask='max', noise=0.45)",
     "counting": "counting(noise=0.5)",
     "screen": "screen(ask='box', partial=True, noise=0.1)",
     "maze": "maze(side=4, pixels=32, moves=1)",
@@ -39,7 +39,7 @@ def get_config(arg: str = "charts"):
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
         algorithm="sft()",
-        steps=250,
+        steps=350,
         batch={"prompts": 128},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,
