@@ -49,7 +49,7 @@ def bound(folder, **fields):
 
 
 def test_pictures_of_rows_are_read_and_stand_for_their_placeholders(folder):
-    task = bound(folder)
+    task = bound(folder, heldout=0.25)
     assert traits.traits(task).pictures == traits.Pictures(1, 8, 8, 4)
     # equal questions about different pictures are different prompts: some are held out
     assert task.size("train") + task.size("heldout") == 40 and 0 < task.size("heldout") < 20

@@ -5,7 +5,7 @@ import hashlib
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import PIL.Image
@@ -22,7 +22,15 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoded without another prog
 _BYTES, _PIXELS = 64 << 20, 1 << 26  # the largest file and picture that are decoded
 _MARGIN = (127, 127, 127)
 
-Source = str | bytes  # a path, or the content of a file
+
+class File(NamedTuple):
+    """A picture in a file."""
+
+    name: str  # as in the row, which decides the split
+    path: str
+
+
+Source = File | bytes  # or the content of a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Looks:
 
     def _decoded(self, source: Source, where: str) -> np.ndarray:
         def refuse(why: Any) -> NoReturn:
-            name = messages.shown(source) if isinstance(source, str) else f"of {len(source):,} bytes"
+            name = messages.shown(source.path) if isinstance(source, File) else f"of {len(source):,} bytes"
             raise ValueError(f"{where}: picture {name} ({self.image!r}): {why}") from None
 
         try:
@@ -91,13 +99,13 @@ def _source(value: Any, where: str, folder: str) -> Source:
         return value
     if not isinstance(value, str) or not value:
         raise ValueError(f"{where}: picture {messages.shown(value)}: expected a path, or the content of a file")
-    return value if storage.remote(value) else str(storage.path(folder) / value)
+    return File(value, value if storage.remote(value) else str(storage.path(folder) / value))
 
 
 def _content(source: Source) -> bytes:
-    if isinstance(source, str) and storage.size(source) > _BYTES:
+    if isinstance(source, File) and storage.size(source.path) > _BYTES:
         raise ValueError(f"the file has more than {_BYTES:,} bytes")
-    content = source if isinstance(source, bytes) else storage.read(source)
+    content = source if isinstance(source, bytes) else storage.read(source.path)
     if len(content) > _BYTES:
         raise ValueError(f"{len(content):,} bytes are above {_BYTES:,}")
     return content
@@ -119,5 +127,5 @@ def folder(files: Any) -> str:
 
 
 def digests(sources: Sequence[Source]) -> list[str]:
-    """Return the digest of each picture, of its path or content."""
-    return [hashlib.sha256(s if isinstance(s, bytes) else s.encode()).hexdigest() for s in sources]
+    """Return the digest of each picture, of its name or content."""
+    return [hashlib.sha256(s.name.encode() if isinstance(s, File) else s).hexdigest() for s in sources]
