@@ -97,12 +97,9 @@ def phases(config: schema.ConfigDict, trains: bool = True) -> tuple[Phase, ...]:
 
 def _check_tower(checked: schema.Config, phases: Sequence[Phase]) -> None:
     """Check that a vision tower that no public checkpoint brings is read."""
-    model = checked.model
-    if model.architecture.vision.layers and not model.weights:
-        if all(traits.traits(phase.task).pictures is None for phase in phases):
-            raise ValueError(
-                f"config.model.vision.layers={model.architecture.vision.layers}: no phase has a task with pictures."
-            )
+    layers, seen = checked.model.architecture.vision.layers, (traits.traits(phase.task).pictures for phase in phases)
+    if layers and not checked.model.weights and not any(seen):
+        raise ValueError(f"config.model.vision.layers={layers}: no phase has a task with pictures.")
 
 
 # --- the run -----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Drawn(abc.ABC):
     @property
     @abc.abstractmethod
     def radices(self) -> Sequence[int]:
-        """The number of values of each integer of a problem, those of the combination first."""
+        """The number of values of each integer of a problem, the combination's first."""
 
     @property
     @abc.abstractmethod

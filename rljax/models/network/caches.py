@@ -201,9 +201,8 @@ def extend(
     seen = jax.lax.dynamic_update_slice(cache.mask, mask[:, None] != 0, (jnp.zeros_like(cache.length), cache.length))
     visible = {a.form(a.local(i)): None for i in range(len(a.pattern))}
     visible = {form: _visible(form, cache.prompt_mask, seen, position, prompt_length) for form in visible}
-    shard = lambda x: layout(x, ("rows",))  # noqa: E731  once, before the layers
     angles = layer.rotation(a, (position - attention.per_row(cache.shift, token))[:, None])
-    seen, angles = jax.tree.map(shard, (seen, angles))
+    seen, angles = jax.tree.map(lambda x: layout(x, ("rows",)), (seen, angles))  # once, before the layers
 
     def apply_layer(
         number: int, i: Array | int, x: Array, weights: Tree, prompt: Pair, completion: Any

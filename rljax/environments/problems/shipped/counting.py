@@ -11,7 +11,7 @@ from rljax.environments.problems import drawing, drawn
 from rljax.language.settings import setting
 from rljax.types import Range
 
-_PRIORITIES = 64  # of cells: those of the highest priority hold the shapes
+_PRIORITIES = 64  # of cells; shapes are in the cells of the highest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rljax.environments.problems import drawing, drawn
 from rljax.language.settings import Share, setting
 from rljax.types import Range
 
-_PRIORITIES = 64  # of cells: those of the highest priority hold the buttons
+_PRIORITIES = 64  # of cells; buttons are in the cells of the highest
 _WIDTH, _HEIGHT = 5, 7  # of the smallest button, which holds a letter
 
 
