@@ -13,8 +13,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
-from rljax.aot import flops, hlo, live, topology
-from rljax.bench import shapes
+from rljax.aot import hlo, live, topology
+from rljax.bench import flops, shapes
 from rljax.config import files, schema
 from rljax.host import memory
 from rljax.language import parse

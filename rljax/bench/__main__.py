@@ -3,10 +3,10 @@
 ``python -m rljax bench choices`` times every choice of the config, ``python -m rljax bench algebra`` the loss algebra
 alone; ``python -m rljax bench gap`` compares the sampler's log-probabilities with the trainer's; ``tasks`` times the
 verifiers of device tasks, ``verifier`` steps with a slow host verifier, ``worlds`` conversations in the compiled
-program beside the same on the host, ``critic`` what a critic adds to an update, and ``members`` runs in one program
-beside the same runs one after another, ``ahead`` rollouts that run ahead of updates beside the same in turn. ``tune``
-searches for the fields that make a config faster on this machine. ``device --out DIR`` runs the most useful of them on
-a new accelerator, in at most ``--minutes``, and writes a page.
+program beside the same on the host, ``critic`` what a critic adds to an update, ``pictures`` what a tower adds to a
+step, ``members`` runs in one program beside the same runs one after another, and ``ahead`` rollouts that run ahead of
+updates beside the same in turn. ``tune`` searches for the fields that make a config faster on this machine. ``device
+--out DIR`` runs the most useful of them on a new accelerator, in at most ``--minutes``, and writes a page.
 """
 
 import json
@@ -113,6 +113,12 @@ def _edited() -> schema.ConfigDict:
     return _set(files.load(*(FLAGS.config or "quickstart").split(":", 1)))
 
 
+def _twins() -> tuple[schema.ConfigDict, schema.ConfigDict]:
+    """Return a config of pictures and its twin in text."""
+    call = FLAGS.config or "pictures:charts"
+    return tuple(_set(files.load(*f"{call}{end}".split(":", 1))) for end in ("", "_twin"))  # type: ignore[return-value]
+
+
 def _verifier() -> dict[str, Any]:
     f = FLAGS
     cases = [(workers, chunks) for chunks in (1, 2, 4, 8) for workers in (4, 16) if f.prompts % chunks == 0]
@@ -154,12 +160,13 @@ SUBJECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]
     "ahead": (_ahead, verifier.table_ahead),
     "algebra": (lambda: algebra.algebra(_edited(), FLAGS.rounds, FLAGS.algorithms), algebra.table),
     "choices": (_choices, choices.table),
-    "critic": (lambda: algebra.critic(_edited(), FLAGS.rounds), algebra.table_critic),
+    "critic": (lambda: algebra.critic(_edited(), FLAGS.rounds), algebra.table_forms),
     "gap": (
         lambda: gap.gap(FLAGS.shape, FLAGS.prompts, FLAGS.samples, FLAGS.prompt_length, FLAGS.new_tokens),
         gap.table,
     ),
     "members": (_members, members.table),
+    "pictures": (lambda: algebra.pictures(*_twins(), FLAGS.rounds), algebra.table_forms),
     "tasks": (lambda: tasks.tasks(FLAGS.steps), tasks.table),
     "tune": (lambda: tune.tune(_work(), FLAGS.rounds, FLAGS.fields, report=_progress), tune.table),
     "verifier": (_verifier, verifier.table),

@@ -1,15 +1,17 @@
-"""The cost of the loss algebra, and of a critic: ``python -m rljax bench algebra``, ``python -m rljax bench critic``.
+"""The cost of the loss algebra, of a critic and of pictures: ``bench algebra``, ``bench critic``, ``bench pictures``.
 
 Times the updates of the longest chain of pieces in the table and of the shortest with the same needs, on one batch,
 interleaved.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
-from rljax.bench import parts
+from rljax.bench import flops, parts
 from rljax.config import files, resolve, schema
 from rljax.run import programs
 from rljax.run.reports.pages import tables
@@ -134,26 +136,63 @@ def critic(
         edited = config.copy_and_resolve_references()
         edited.module.value.update(fields)
         updaters[name] = updater(edited, call, devices)[0]
-    times = bench.interleaved(updaters, rounds)
-    alone, records = times[forms[0]], []
-    for name, seconds in times.items():
-        records.append(
-            {
-                "form": name,
-                **bench.milliseconds(seconds),
-                "ratio_of_best": min(seconds) / min(alone),
-                **bench.compared(alone, seconds),
-            }
-        )
-    return {"rounds": rounds, "forms": records}
+    return {"rounds": rounds, "forms": _beside_the_first(updaters, rounds)}
 
 
-def table_critic(record: dict[str, Any]) -> str:
-    """Return the record of ``critic`` as text."""
-    rows = []
+def _beside_the_first(calls: Mapping[str, Callable[[], None]], rounds: int) -> list[dict[str, Any]]:
+    """Return the times in ms of functions by form, timed interleaved, and their ratios to the first."""
+    times = bench.interleaved(calls, rounds)
+    alone = times[next(iter(calls))]
+    return [
+        {
+            "form": name,
+            **bench.milliseconds(seconds),
+            "ratio_of_best": min(seconds) / min(alone),
+            **bench.compared(alone, seconds),
+        }
+        for name, seconds in times.items()
+    ]
+
+
+def pictures(
+    seeing: schema.ConfigDict, twin: schema.ConfigDict, rounds: int, devices: Sequence[Any] | None = None
+) -> dict[str, Any]:
+    """Time a step whose prompts have pictures beside the same step on prompts of text of the same length, interleaved.
+
+    Args:
+      seeing: the config, whose last phase is timed, with a trained tower and with a frozen one.
+      twin: the config whose prompts are text.
+      rounds: steps of each form.
+      devices: the devices of the mesh; None: all devices.
+
+    Returns:
+      A JSON-able record: the forms with their times in ms, and ratios to the text of times, and of the operations of
+      matrix products.
+    """
+    edited = {name: files.last_phase(x) for name, x in (("text", twin), ("trained", seeing), ("frozen", seeing))}
+    edited["frozen"].model.vision.trained = False
+    length = max(programs.build(x, devices=devices).steps[-1].setup.task.prompt_length for x in edited.values())
+    runs, operations = {}, {}
+    for name, config in edited.items():
+        config.task = f"{config.task.removesuffix(')')}, prompt_length={length})"
+        program = programs.build(config, devices=devices)
+        runs[name], _ = parts.compile_step(program.steps[-1])
+        fused, most = program.steps[-1].fused, program.steps[-1].setup.task.completion_length
+        assert fused is not None
+        traced = jax.make_jaxpr(fused)(runs[name].state, program.key)
+        operations[name] = flops.of_jaxpr(traced, flops.Assumed(most))
+    forms = _beside_the_first({name: run.whole for name, run in runs.items()}, rounds)
+    for form in forms:
+        form["operations"] = operations[form["form"]] / operations["text"]
+    return {"rounds": rounds, "prompt_length": length, "forms": forms}
+
+
+def table_forms(record: dict[str, Any]) -> str:
+    """Return the record of ``critic`` or of ``pictures`` as text."""
+    rows, counted = [], "operations" in record["forms"][0]
     for form in record["forms"]:
         times = [f"{form[name]:.1f}" for name in ("median_ms", "best_ms")]
-        ratios = [f"{x:.3f}" for x in (form["ratio"], form["ratio_of_best"], *form["ratio_quartiles"])]
-        rows.append([form["form"], *times, *ratios])
-    columns = ["critic", "median ms", "best ms", "ratio", "of best", "quartiles", ""]
+        ratios = [form["ratio"], form["ratio_of_best"], *form["ratio_quartiles"], *[form["operations"]] * counted]
+        rows.append([form["form"], *times, *(f"{x:.3f}" for x in ratios)])
+    columns = ["form", "median ms", "best ms", "ratio", "of best", "quartiles", "", *["of operations"] * counted]
     return "\n".join(tables.Table(columns, rows).lines())

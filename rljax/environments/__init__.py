@@ -273,6 +273,7 @@ TASKS: Mapping[str, str] = {
     "revise": "rljax.environments.worlds.shipped.revise:revise",
     "think_longer": "rljax.environments.worlds.wrappers:think_longer",
     "hint": "rljax.environments.worlds.wrappers:hint",
+    "zoom": "rljax.environments.worlds.shipped.zoom:zoom",
     "propose": "rljax.environments.worlds.shipped.propose:propose",
     "extract": "rljax.environments.worlds.shipped.extract:extract",
     "spy": "rljax.environments.worlds.shipped.spy:spy",

@@ -46,6 +46,26 @@ PRESETS: Mapping[str, tuple[str, tuple[int, int, int, int, int], dict[str, Any]]
         (2560, 34, 8, 4, 10_240),
         {**_GEMMA3, **_LINEAR8, "sliding_window": 1024, "vocab_size": 262_208},
     ),
+    "qwen2.5-vl-3b": (
+        "qwen2_5_vl",
+        (2048, 36, 16, 2, 11_008),
+        {
+            **{**_QWEN, "tie_word_embeddings": True},
+            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+            "vision_config": {"hidden_size": 1280, "out_hidden_size": 2048},
+        },
+    ),
+}
+# those that read pictures around the decoder of another one: family, decoder, its tower
+_SEEING = {
+    "gemma-3-4b-vision": (
+        "gemma3",
+        "gemma-3-4b",
+        {
+            **{"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27},
+            **{"image_size": 896, "patch_size": 14, "vision_use_head": False},
+        },
+    ),
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 
@@ -56,7 +76,9 @@ def preset(name: str) -> dict[str, Any]:
     Raises:
       ValueError: there is no preset of this name.
     """
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
-    family, sizes, rest = PRESETS[name]
-    return families.read({"model_type": family, **dict(zip(_SIZES, sizes, strict=True)), **rest})
+    if name not in (*PRESETS, *_SEEING):
+        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join((*PRESETS, *_SEEING))}")
+    outer, decoder, tower = _SEEING.get(name, ("", name, {}))
+    family, sizes, rest = PRESETS[decoder]
+    config = {"model_type": family, **dict(zip(_SIZES, sizes, strict=True)), **rest}
+    return families.read({"model_type": outer, "text_config": config, "vision_config": tower} if outer else config)

@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from rljax import models
-from rljax.aot import collectives, compiling, flops, hlo, live, traffic
+from rljax.aot import collectives, compiling, hlo, live, traffic
+from rljax.bench import flops
 from tests.aot.aot_cases import LOOP, edited
 from tests.support import tiny
 

@@ -16,7 +16,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import models, types
-from rljax.aot import collectives, compiling, flops, hlo, page, report, roofline, scaling, topology
+from rljax.aot import collectives, compiling, hlo, page, report, roofline, scaling, topology
+from rljax.bench import flops
 from rljax.config import files
 from rljax.models.scores import scoring
 from rljax.training import sharding

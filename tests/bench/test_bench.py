@@ -14,7 +14,7 @@ import pytest
 from rljax import algorithms, bench, models
 from rljax.algorithms import interpreter, seams
 from rljax.bench import algebra, device, gap, parts, peers, shapes, sleepers, verifier, worlds
-from rljax.config import schema
+from rljax.config import files, schema
 from tests.support import tiny
 
 
@@ -45,7 +45,16 @@ def test_the_algebra_bench_reports_both_chains():
 def test_the_bench_of_critics_reports_its_forms():
     record = algebra.critic(tiny.config(), 1, jax.devices()[:1], ["on the policy's trunk"])
     (form,) = record["forms"]
-    assert form["ratio"] == 1 and form["best_ms"] > 0 and algebra.table_critic(record).count("\n") == 1
+    assert form["ratio"] == 1 and form["best_ms"] > 0 and algebra.table_forms(record).count("\n") == 1
+
+
+@pytest.mark.full
+def test_the_bench_of_pictures_counts_what_the_tower_adds():
+    seeing, twin = (files.load("pictures", name) for name in ("quick", "charts_twin"))
+    twin.update({"model": {**seeing.model, "vision": twin.model.vision}, "batch": seeing.batch})
+    record = algebra.pictures(seeing, twin, 1, jax.devices()[:1])
+    text, trained, frozen = (form["operations"] for form in record["forms"])
+    assert text == 1 < frozen < trained and algebra.table_forms(record).count("\n") == 3
 
 
 @pytest.mark.full

@@ -315,6 +315,7 @@ def test_the_published_qwen_has_the_shapes_of_its_report(nested):
     if nested:
         text = {key: x for key, x in config.items() if key not in ("vision_config", "image_token_id", "model_type")}
         config |= {"text_config": {**text, "model_type": "qwen2_5_vl_text"}}
+    assert families.read(config) == models.preset("qwen2.5-vl-3b")
     a = models.Architecture(**families.read(config))
     shapes = jax.eval_shape(models.build(a).init, jax.random.key(0))
     count = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))  # noqa: E731
@@ -331,6 +332,7 @@ def test_a_published_config_has_the_shapes_of_its_report():
     """Parameters: 417 million of the tower, 3,880 million of the decoder (Gemma 3, arXiv 2503.19786, table 1)."""
     config = published("gemma-3-4b-it")
     a = architecture(config)
+    assert families.read(config) == models.preset("gemma-3-4b-vision")
     assert {**families.read(config), "vision": None} == {**models.preset("gemma-3-4b"), "vision": None}
     shapes = jax.eval_shape(models.build(a).init, jax.random.key(0))
     count = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))  # noqa: E731

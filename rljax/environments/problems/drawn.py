@@ -29,7 +29,7 @@ _BLOCK = 4096
 class Drawn(abc.ABC):
     """The rules of a task with a picture, and their common settings."""
 
-    pixels: Annotated[int, Range(16, 512)] = setting(32, "Height and width of the picture, in pixels.")
+    pixels: Annotated[int, Range(16, 1024)] = setting(32, "Height and width of the picture, in pixels.")
     tokens: Annotated[int, Range(1, 4096)] = setting(16, "Placeholders of the picture in the prompt.")
     twin: bool | tuple[bool, ...] = setting(
         False, "Whether a text describes the picture in its place; (False, True): they take turns, each a domain."

@@ -249,3 +249,17 @@ def paravt(success: float = 0.4, flow: float = 0.3, unclosed: float = -0.3, scal
         loss=[ratio.token(), surrogate.clip()],
         reduce=reduce.mean_over_rows(),
     )
+
+
+@recipe(task="zoom(twin=True)")
+def mgpo(kl: NonNegative = 0.01, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """GRPO on episodes that name a part of a picture, then see it magnified, and are paid for the answer alone.
+
+    MGPO (arXiv 2507.05920): an episode's advantage is on the tokens of both turns, with the KL k3 of the release, which
+    averages over tokens. That the part is cropped, and that two turns are forced, is the task's, ``zoom``.
+    """
+    return compose(
+        advantage=[advantage.center_by("group", per="episode"), advantage.scale_by("group", per="episode")],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl))],
+        reduce=reduce.mean_over_tokens(),
+    )

@@ -1,6 +1,6 @@
 """Worlds that ship: each a file, which nothing in the frame imports.
 
-=================  =====================================================================================
+=================  ============================================================================================
 ``calculator.py``  ``calculator``: long arithmetic by calls of a tool
 ``extract.py``     ``extract``: one seat writes a skill, the other one solves with it (chapters)
 ``games/``         board and card games of pgx as worlds: ``game("tic_tac_toe")``
@@ -13,5 +13,6 @@
 ``spy.py``         ``spy``: clues and votes against a player with another card (chapters)
 ``tagged.py``      ``tagged``: ``guess``, with a tag for the purpose of each turn
 ``wordle.py``      ``wordle``: find a word by marks of its letters
-=================  =====================================================================================
+``zoom.py``        ``zoom``: name where a plate is in a blurred picture, read it in the magnified cell (chapters)
+=================  ============================================================================================
 """
