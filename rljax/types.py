@@ -14,7 +14,7 @@ All logarithms are natural; every loss is minimized; a mask is 1 where something
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import flax.struct
 import jax
@@ -82,7 +82,6 @@ class Rollout(flax.struct.PyTreeNode):
     # per row
     reward: Array  # [B] float32, the verifier's number
     group: Array  # [B] int32, rows that share a prompt share it; any integers, any group size
-
     context: Context | None = None
     action: Action | None = None
 
@@ -110,7 +109,6 @@ class Rollout(flax.struct.PyTreeNode):
     on_policy: Array | None = None  # float32, 0 for rows another policy or a person wrote
     finish: Array | None = None  # int32, a Finish
     index: Array | None = None  # int32, the prompt's index in its task
-
     scores: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of other modules, by name; ``Needs.scores``
 
     # written by prepare transforms on the whole minibatch
@@ -166,6 +164,13 @@ class Prompts(flax.struct.PyTreeNode):
         """The prompts as rows have them."""
         return Context(token=self.token, mask=self.mask, image=self.image)
 
+    @classmethod
+    def of(cls, world: Any, state: Any, seat: Array) -> "Prompts":
+        """Return what a seat reads in a state of a world, with the pictures if it shows some: one prompt."""
+        token, mask = world.prompt(state, seat)
+        image = None if getattr(world, "pictures", None) is None else world.picture(state, seat)
+        return cls(token=token, mask=mask, index=jax.numpy.int32(0), image=image)
+
 
 class Choice(flax.struct.PyTreeNode):
     """The prompts of a step. The rows of a prompt are adjacent."""
@@ -212,8 +217,7 @@ class TrainState(flax.struct.PyTreeNode):
     __repr__ = outline
 
 
-Whole = Literal["row", "episode", "group"]
-_WHOLE: dict[Whole, int] = {"row": 0, "episode": 1, "group": 2}  # each contains the one before
+Whole = Literal["row", "episode", "group"]  # each contains the one before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +251,7 @@ class Needs:
     whole: Whole = "row"  # what the splitter may not cut
     moves: frozenset[str] = frozenset()  # of a ratio: what takes it from 1, "steps", "sampler" or "always"
     follows: bool = False  # of an after-update piece: the reference is the policy at the start of every step
-    # (call, *causes): arguments without effect, see transforms.frame.idle
-    idle: frozenset[tuple[str, ...]] = frozenset()
+    idle: frozenset[tuple[str, ...]] = frozenset()  # (call, *causes): without effect, see transforms.frame.idle
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -258,7 +261,7 @@ class Needs:
     def __or__(self, other: "Needs") -> "Needs":
         names = (f.name for f in dataclasses.fields(self) if f.name != "whole")
         union = {name: getattr(self, name) | getattr(other, name) for name in names}
-        return Needs(**union, whole=max(self.whole, other.whole, key=_WHOLE.__getitem__))
+        return Needs(**union, whole=max(self.whole, other.whole, key=lambda whole: get_args(Whole).index(whole)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,10 +311,9 @@ class AfterTransform(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Controller:
-    """A schedule, or a coefficient that follows a metric.
+    """A schedule, or a coefficient that follows a metric; it may be used wherever a piece takes a number.
 
-    It may be used wherever a piece takes a number. ``value(state)`` is read at every use;
-    ``update(state, metrics)`` runs once after each step.
+    ``value(state)`` is read at every use; ``update(state, metrics)`` runs once after each step.
     """
 
     init: Callable[[], State]

@@ -1,9 +1,6 @@
 """Kinds of TPU and GPU with their peak rates, and descriptions of what to compile for; none needs to be attached.
 
-The rates of a chip are from the vendors' pages, as of 2026: peak dense bfloat16 compute, memory size and bandwidth,
-bandwidth to its neighbours (half of the bidirectional figure, which is what a chip sends) and to the network beyond.
-TPUs: cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}. GPUs: NVIDIA's data sheets of the A100, H100 and H200 and of the
-DGX A100, H100, H200 and B200; memory is what the driver reports (``gpus.toml``).
+chips.toml has the rates, with their sources, and what the compiler reads of a GPU.
 """
 
 import dataclasses
@@ -17,7 +14,7 @@ from typing import Any
 
 from rljax.language import parse
 
-_GB, _GIB = 10**9, 2**30
+_TABLE = tomllib.loads(pathlib.Path(__file__).with_name("chips.toml").read_text())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +31,7 @@ class Kind:
       ici: bytes per second that a chip sends over all its links, within a slice or, for GPUs, a node.
       dcn: bytes per second to the network beyond, a chip's share of its host's.
       example: a topology of this kind.
+      reported: what jax calls the kind of its devices.
       devices: jax devices of a chip.
     """
 
@@ -46,6 +44,7 @@ class Kind:
     ici: float
     dcn: float
     example: str
+    reported: Sequence[str]
     devices: int = 1
 
     @property
@@ -65,25 +64,7 @@ class Kind:
         return dataclasses.replace(self, hbm=self.hbm // n, devices=1, **rates)
 
 
-KINDS = {
-    # v4 is compiled as megacore, one device per chip; its page has no data-center figure, so the one of v5p is used
-    "v4": Kind("v4", "v4-8", 3, 275e12, 32 * _GIB, 1200 * _GB, 300 * _GB, 6.25 * _GB, "4x4x4"),
-    # 1600 Gbit/s between chips; 6.4 Tbit/s for 256 chips to the data-center network
-    "v5e": Kind("v5e", "v5litepod-16", 2, 197e12, 16 * _GIB, 819 * _GB, 200 * _GB, 3.125 * _GB, "4x4"),
-    # 1200 GB/s in both directions; 50 Gbit/s per chip
-    "v5p": Kind("v5p", "v5p-8", 3, 459e12, 95 * _GIB, 2765 * _GB, 600 * _GB, 6.25 * _GB, "4x4x4"),
-    # 800 GB/s in both directions; 25.6 Tbit/s for 256 chips
-    "v6e": Kind("v6e", "v6e-16", 2, 918e12, 32 * _GIB, 1638 * _GB, 400 * _GB, 12.5 * _GB, "4x4"),
-    # 1200 GB/s in both directions; 100 Gbit/s per chip; two devices
-    "tpu7x": Kind("tpu7x", "tpu7x-8", 3, 2307e12, 192 * _GIB, 7380 * _GB, 600 * _GB, 12.5 * _GB, "2x2x1", 2),
-    # NVLink 600 GB/s in both directions; 200 Gbit/s to the network for each GPU
-    "a100": Kind("a100", "", 1, 312e12, 85_100_068_864, 2039 * _GB, 300 * _GB, 25 * _GB, "8"),
-    # 900 GB/s in both directions; 400 Gbit/s for each GPU; the same of the h200
-    "h100": Kind("h100", "", 1, 989.4e12, 84_942_979_072, 3352 * _GB, 450 * _GB, 50 * _GB, "8"),
-    "h200": Kind("h200", "", 1, 989.4e12, 151_397_597_184, 4800 * _GB, 450 * _GB, 50 * _GB, "8"),
-    # 1800 GB/s in both directions; 400 Gbit/s for each GPU; half of the data sheet's 36 PFLOP/s with sparsity for 8
-    "b200": Kind("b200", "", 1, 2250e12, 191_514_411_008, 7672 * _GB, 900 * _GB, 50 * _GB, "8"),
-}
+KINDS = {name: Kind(name, **fields) for name, fields in _TABLE["kinds"].items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,14 +92,6 @@ class Topology:
         return name if self.slices == 1 else f"{self.slices} x {name}"
 
 
-# What devices call their kind.
-_REPORTED = {
-    **{"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"},
-    **{"NVIDIA A100-SXM4-80GB": "a100", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA B200": "b200"},
-    **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 141GB HBM3e"), "h200"),
-}
-
-
 def attached(devices: Sequence[Any] | None = None) -> Topology:
     """Return devices of one slice or node as a topology; None: those of this machine.
 
@@ -129,9 +102,10 @@ def attached(devices: Sequence[Any] | None = None) -> Topology:
         import jax
 
         devices = jax.devices()
-    if devices[0].device_kind not in _REPORTED:
+    kind = next((kind for kind in KINDS.values() if devices[0].device_kind in kind.reported), None)
+    if kind is None:
         raise ValueError(f"target 'attached': the peak rates of {devices[0].device_kind!r} are not known.")
-    return Topology(KINDS[_REPORTED[devices[0].device_kind]], (len(devices),), 1, tuple(devices))
+    return Topology(kind, (len(devices),), 1, tuple(devices))
 
 
 def read(name: str) -> tuple[Kind, tuple[int, ...]]:
@@ -212,7 +186,7 @@ def _check_plugin(version: str) -> None:
 
 def _device(kind: Kind) -> str:
     """Return a kind of GPU as the text of XLA's message GpuTargetConfigProto."""
-    described = tomllib.loads(pathlib.Path(__file__).with_name("gpus.toml").read_text())
+    described = _TABLE["compiler"]
     fields = {**described["all"], **described[kind.name]}
     label, (major, extension) = fields.pop("name"), fields.pop("capability")
     numbers = " ".join(f"{name}: {value}" for name, value in fields.items())

@@ -35,6 +35,7 @@ path a function or class under ``@task``; modules are imported when needed.
 from __future__ import annotations
 
 import importlib
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeGuard, TypeVar
 
@@ -236,60 +237,14 @@ class HostTask(Task, Protocol):
         ...
 
 
-TASKS: Mapping[str, str] = {
-    "arithmetic": "rljax.environments.problems.shipped.arithmetic:arithmetic",
-    "countdown": "rljax.environments.problems.shipped.countdown:countdown",
-    "sorting": "rljax.environments.problems.shipped.sorting:sorting",
-    "chain": "rljax.environments.problems.shipped.chain:chain",
-    "formulas": "rljax.environments.problems.shipped.formulas:formulas",
-    "paths": "rljax.environments.problems.shipped.paths:paths",
-    "rewriting": "rljax.environments.problems.shipped.rewriting:rewriting",
-    "lists": "rljax.environments.problems.shipped.lists:lists",
-    "counting": "rljax.environments.problems.shipped.counting:counting",
-    "charts": "rljax.environments.problems.shipped.charts:charts",
-    "labyrinth": "rljax.environments.problems.shipped.labyrinth:labyrinth",
-    "screen": "rljax.environments.problems.shipped.screen:screen",
-    "gsm8k": "rljax.environments.questions.gsm8k:gsm8k",
-    "math": "rljax.environments.questions.gsm8k:math",
-    "amc": "rljax.environments.questions.published:amc",
-    "aime": "rljax.environments.questions.published:aime",
-    "dapo_math": "rljax.environments.questions.published:dapo_math",
-    "deepscaler": "rljax.environments.questions.published:deepscaler",
-    "code": "rljax.environments.questions.programs:code",
-    "jsonl": "rljax.environments.questions.own:jsonl",
-    "parquet": "rljax.environments.questions.own:parquet",
-    "hugging_face": "rljax.environments.questions.own:hugging_face",
-    "array_record": "rljax.environments.questions.own:array_record",
-    "tfds": "rljax.environments.questions.own:tfds",
-    "gym": "rljax.environments.questions.gym:gym",
-    "world": "rljax.environments.worlds.host.task:world",
-    "guess": "rljax.environments.worlds.shipped.guess:guess",
-    "twenty_questions": "rljax.environments.worlds.shipped.guess:twenty_questions",
-    "calculator": "rljax.environments.worlds.shipped.calculator:calculator",
-    "maze": "rljax.environments.worlds.shipped.maze:maze",
-    "memory": "rljax.environments.worlds.shipped.memory:memory",
-    "wordle": "rljax.environments.worlds.shipped.wordle:wordle",
-    "retry": "rljax.environments.worlds.shipped.retry:retry",
-    "revise": "rljax.environments.worlds.shipped.revise:revise",
-    "think_longer": "rljax.environments.worlds.wrappers:think_longer",
-    "hint": "rljax.environments.worlds.wrappers:hint",
-    "zoom": "rljax.environments.worlds.shipped.zoom:zoom",
-    "propose": "rljax.environments.worlds.shipped.propose:propose",
-    "extract": "rljax.environments.worlds.shipped.extract:extract",
-    "spy": "rljax.environments.worlds.shipped.spy:spy",
-    "game": "rljax.environments.worlds.shipped.games.constructor:game",
-    "tools": "rljax.environments.worlds.host.shipped.constructors:tools",
-    "python_tool": "rljax.environments.worlds.host.shipped.constructors:python_tool",
-    "search": "rljax.environments.worlds.host.shipped.constructors:search",
-    "textarena": "rljax.environments.worlds.host.shipped.constructors:textarena",
-    "gymnasium": "rljax.environments.worlds.host.shipped.adapters.constructors:gymnasium",
-    "mcp": "rljax.environments.worlds.host.shipped.adapters.constructors:mcp",
-    "openenv": "rljax.environments.worlds.host.shipped.adapters.constructors:openenv",
-    "tagged": "rljax.environments.worlds.shipped.tagged:tagged",
-    "recorded": "rljax.environments.worlds.around:recorded",
-    "format_parts": "rljax.environments.worlds.around:format_parts",
-    "mixture": "rljax.environments.worlds.mixture:mixture",
-}
+def _tasks() -> Iterator[tuple[str, str]]:
+    """Yield the names and paths of tasks.txt, whose lines are like ``questions.gsm8k: gsm8k math``."""
+    for line in pathlib.Path(__file__).with_name("tasks.txt").read_text().splitlines():
+        room, _, names = line.partition(": ")
+        yield from ((name, f"rljax.environments.{room}:{name}") for name in names.split())
+
+
+TASKS: Mapping[str, str] = dict(_tasks())
 
 
 def task(constructor: C) -> C:

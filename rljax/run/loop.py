@@ -48,10 +48,10 @@ class Result:
         return f"Result({self.program.config.name}, {len(self.history)} steps; pass@1: {', '.join(measured) or 'none'})"
 
     def _repr_html_(self) -> str:
-        from rljax.run.reports.pages import html, pictures
+        from rljax.run.reports.pages import figures, html
 
         return html.join(
-            [html.tag("p", repr(self)), *([pictures.picture(self.learning_curve(), limit=0)] * bool(self.history))]
+            [html.tag("p", repr(self)), *([figures.inline(self.learning_curve(), limit=0)] * bool(self.history))]
         )
 
     @property

@@ -1,6 +1,7 @@
 """Chapters: every turn of an episode is a row of its own, whose prompt is rebuilt from the world's state."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -59,7 +60,7 @@ def write(
     rows = dialogue.seat_keys(keys, world.seats)
 
     def turn(talk: dialogue.Talk, number: Array) -> Any:
-        prompts = dialogue.asked(world, talk.world, talk.seat)
+        prompts = jax.vmap(functools.partial(types.Prompts.of, world))(talk.world, talk.seat)
         row_keys = jax.vmap(lambda key: jax.random.fold_in(key, _TURNS + number))(keys)
         live = ~talk.over
         writer = jnp.take_along_axis(jnp.asarray(player), talk.seat[:, None], axis=1)[:, 0]

@@ -49,15 +49,6 @@ class World(Protocol):
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, Any]: ...  # noqa: D102
 
 
-def asked(world: World, states: Any, seats: Array) -> types.Prompts:
-    """Return what seats ``[n]`` read in states ``[n, ...]`` of a world, with the pictures if it shows some."""
-    token, mask = jax.vmap(world.prompt)(states, seats)
-    image = None
-    if getattr(world, "pictures", None) is not None:
-        image = jax.vmap(world.picture)(states, seats)
-    return types.Prompts(token=token, mask=mask, index=jnp.zeros((token.shape[0],), jnp.int32), image=image)
-
-
 @flax.struct.dataclass
 class Talk:
     """Episodes in progress: E of them, B = E * seats rows, adjacent for each episode; M = max_turns."""

@@ -31,13 +31,6 @@ class Rows(NamedTuple):
     seat: Array  # [P, n] int32, who wrote the row
 
 
-def asked(world: contract.World, state: Any, seat: Array) -> types.Prompts:
-    """Return what a seat reads in a state, with the pictures if the world shows some: one prompt."""
-    token, mask = world.prompt(state, seat)
-    image = None if getattr(world, "pictures", None) is None else world.picture(state, seat)
-    return types.Prompts(token, mask, jnp.zeros((), jnp.int32), image)
-
-
 def of(world: Shown, index: Array, split: Split, key: types.Key) -> Rows:
     """Return demonstrations of problems as the rows of the world; see ``conversations``."""
     return (chapters if world.rows == "chapters" else conversations)(world, index, split, key)
@@ -101,7 +94,7 @@ def conversations(world: Shown, index: Array, split: Split, key: types.Key) -> R
         inside = jnp.arange(length)[None, :] < place[:, None]
         cut = [jnp.where(inside, x[:, :length], jnp.zeros((), x.dtype)) for x in (tokens, masks, turns)]
         seat = jnp.arange(seats, dtype=jnp.int32)
-        prompt = jax.vmap(lambda seat: asked(world, state, seat))(seat)
+        prompt = jax.vmap(lambda seat: types.Prompts.of(world, state, seat))(seat)
         return Rows(*cut, length=jnp.minimum(place, length), prompt=prompt, seat=seat)
 
     return jax.vmap(episode)(index)
@@ -126,7 +119,7 @@ def chapters(world: Shown, index: Array, split: Split, key: types.Key) -> Rows:
         def turn(carry: Any, number: Array) -> Any:
             state, seat, over = carry
             first, second = jax.random.split(jax.random.fold_in(keys, number))
-            prompt = asked(world, state, seat)
+            prompt = types.Prompts.of(world, state, seat)
             token, mask = world.expert(state, seat, first)
             following, reply = world.step(state, seat, token, mask, second)
             written, mask = jnp.where(mask > 0, token, 0), mask * ~over

@@ -37,7 +37,7 @@ class Derived(written.Bound, abc.ABC):
         """Return prompts ``index`` ``[P]`` of seat 0, of problems begun with key 0."""
 
         def one(i: Array) -> types.Prompts:
-            return demonstrations.asked(self, self.begin(i, split, jax.random.key(0)), jnp.int32(0))
+            return types.Prompts.of(self, self.begin(i, split, jax.random.key(0)), jnp.int32(0))
 
         return jax.vmap(one)(index).replace(index=index)
 

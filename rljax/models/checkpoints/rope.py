@@ -10,23 +10,10 @@ from typing import Any
 
 from rljax.language import messages
 from rljax.models.architectures import Architecture
-from rljax.models.checkpoints import keys
+from rljax.models.checkpoints import keys, table
 
 _LAYERS = ("full_attention", "sliding_attention")
-_LENGTH = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original"}
-# rope_type -> key -> field of Architecture
-_TYPES: Mapping[str, Mapping[str, str]] = {
-    "default": {},
-    "linear": {"factor": "rope_factor"},
-    "llama3": {**_LENGTH, "low_freq_factor": "rope_low", "high_freq_factor": "rope_high"},
-    "yarn": {
-        **_LENGTH,
-        "beta_slow": "rope_low",
-        "beta_fast": "rope_high",
-        "attention_factor": "rope_scale",
-        "truncate": "rope_truncate",
-    },
-}
+_TYPES: Mapping[str, Mapping[str, str]] = table.TABLE["rope"]  # rope_type -> key -> field of Architecture
 _MSCALE = ("mscale", "mscale_all_dim")  # of yarn: another way to write the attention factor
 
 

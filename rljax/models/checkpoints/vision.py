@@ -6,60 +6,33 @@ Sources: the configuration classes of transformers 4.57 and 5, and the published
 import dataclasses
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.language import messages
 from rljax.models import towers
 from rljax.models.architectures import Architecture
-from rljax.models.checkpoints import keys
+from rljax.models.checkpoints import keys, table
 
 _HINTS = typing.get_type_hints(towers.Vision, include_extras=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
-    """What ``vision_config`` and the outer config.json say of a tower."""
+    """What ``vision_config`` and the outer config.json say of a tower, and the names of its tensors; families.toml."""
 
-    model: tuple[str, ...]  # model_type of its vision_config; others that are read
+    model: Sequence[str]  # model_type of its vision_config; others that are read
     sizes: Mapping[str, tuple[str, Any]]  # its keys -> field of ``Vision``, and the default of its class
     outer: Mapping[str, tuple[str, Any]]  # keys of the outer config.json
     fixed: Mapping[str, Any]  # fields of ``Vision``
-    expected: Mapping[str, tuple[Any, ...]]  # see ``keys.check``
-    ignored: tuple[str, ...] = ()  # keys that its reference code does not read
+    expected: Mapping[str, Sequence[Any]]  # see ``keys.check``
+    names: Mapping[str, str]  # paths of parameters, such as "tower.layers.query" -> names of tensors
+    ignored: Sequence[str] = ()  # keys that its reference code does not read
     output: str = ""  # the key that has the decoder's width
 
 
-TOWERS: dict[str, Tower] = {
-    "siglip": Tower(
-        ("siglip_vision_model",),
-        {
-            **{"hidden_size": ("width", 768), "intermediate_size": ("hidden", 3072), "image_size": ("pixels", 224)},
-            **{"num_attention_heads": ("heads", 12), "num_hidden_layers": ("layers", 12), "patch_size": ("patch", 16)},
-        },
-        {"mm_tokens_per_image": ("tokens", 256), "image_token_index": ("placeholder", 262_144)},
-        {"mutual": True, "window": 0, "full": ()},
-        {
-            **{"hidden_act": ("gelu_pytorch_tanh",), "layer_norm_eps": (1e-6,), "num_channels": (3,)},
-            "vision_use_head": (False,),
-        },
-    ),
-    "qwen2.5": Tower(
-        ("qwen2_5_vl_vision", "qwen2_5_vl"),
-        {
-            **{"hidden_size": ("width", 3584), "intermediate_size": ("hidden", 3420), "window_size": ("window", 112)},
-            **{"depth": ("layers", 32), "num_heads": ("heads", 16), "patch_size": ("patch", 14)},
-            "fullatt_block_indexes": ("full", (7, 15, 23, 31)),
-        },
-        {"image_token_id": ("placeholder", 151_655)},
-        {"mutual": False},
-        {
-            **{"hidden_act": ("silu",), "in_channels": (3,), "spatial_merge_size": (2,), "temporal_patch_size": (2,)},
-            "rope_parameters": ({"rope_theta": 10_000.0, "rope_type": "axial"},),
-        },
-        ("in_chans", "spatial_patch_size", "tokens_per_second"),
-        "out_hidden_size",
-    ),
+TOWERS = {
+    form: Tower(**{**fields, "fixed": table.tuples(fields["fixed"])}) for form, fields in table.TABLE["towers"].items()
 }
 
 
@@ -100,44 +73,8 @@ def names(a: Architecture) -> dict[tuple[str, ...], str]:
     """Return the tensor of each parameter of the tower, as ``families.names``; {} if no family has such a tower."""
     if not a.vision.layers or a.vision.form not in TOWERS:
         return {}
-    return (_siglip if a.vision.form == "siglip" else _qwen)((a.tower_name,), (a.tower_name, "layers"))
-
-
-def _siglip(tower: tuple[str, ...], layer: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    base = "vision_tower.encoder.layers.{layer}."
-    matrices = {name: f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")}
-    matrices |= {"attention_output": "self_attn.out_proj", "up": "mlp.fc1", "down": "mlp.fc2"}
-    fields = {
-        (*tower, "patch"): "vision_tower.embeddings.patch_embedding.weight",
-        (*tower, "patch_bias"): "vision_tower.embeddings.patch_embedding.bias",
-        (*tower, "position"): "vision_tower.embeddings.position_embedding.weight",
-        ("projector", "matrix"): "multi_modal_projector.mm_input_projection_weight",
-        ("projector", "norm"): "multi_modal_projector.mm_soft_emb_norm.weight",
-    }
-    fields |= {(*layer, name): f"{base}{public}.weight" for name, public in matrices.items()}
-    fields |= {(*layer, f"{name}_bias"): f"{base}{public}.bias" for name, public in matrices.items()}
-    norms = {(*layer, f"{name}_norm"): f"{base}layer_norm{i}" for i, name in ((1, "attention"), (2, "swiglu"))}
-    for path, public in {**norms, (*tower, "final_norm"): "vision_tower.post_layernorm"}.items():
-        fields |= {path: f"{public}.weight", (*path[:-1], f"{path[-1]}_bias"): f"{public}.bias"}
-    return fields
-
-
-def _qwen(tower: tuple[str, ...], layer: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    """Name query, key and value as if they had tensors of their own; see ``weights``."""
-    base = "visual.blocks.{layer}."
-    matrices = {name: f"attn.{name[0]}" for name in ("query", "key", "value")} | {"attention_output": "attn.proj"}
-    matrices |= {name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}
-    fields = {
-        (*tower, "patch"): "visual.patch_embed.proj.weight",
-        (*tower, "final_norm"): "visual.merger.ln_q.weight",
-        (*layer, "attention_norm"): f"{base}norm1.weight",
-        (*layer, "swiglu_norm"): f"{base}norm2.weight",
-    }
-    for name, public in (("inner", 0), ("matrix", 2)):
-        fields["projector", name] = f"visual.merger.mlp.{public}.weight"
-        fields["projector", f"{name}_bias"] = f"visual.merger.mlp.{public}.bias"
-    fields |= {(*layer, name): f"{base}{public}.weight" for name, public in matrices.items()}
-    return fields | {(*layer, f"{name}_bias"): f"{base}{public}.bias" for name, public in matrices.items()}
+    names = TOWERS[a.vision.form].names
+    return {tuple(path.replace("tower", a.tower_name).split(".")): public for path, public in names.items()}
 
 
 # prefixes of multimodal folders, before and after the renaming in transformers 4.52 -> the names here

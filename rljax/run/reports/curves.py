@@ -1,4 +1,4 @@
-"""The parts of a report that are pictures: curves by phase, held-out accuracy."""
+"""The parts of a report that are figures: curves by phase, held-out accuracy."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from matplotlib import figure
 
 from rljax.run.reports import evaluations as held_out
 from rljax.run.reports import runs
-from rljax.run.reports.pages import html, pictures, plots, tables
+from rljax.run.reports.pages import figures, html, plots, tables
 
 _POINTS = 80  # of a small curve in the table
 _ROUNDING = 1e-6  # a loss that stays below is 0 up to float32 rounding, as one of normalized advantages on policy
@@ -17,13 +17,13 @@ def section(run: runs.Run) -> html.Html:
     """Return the curves of a run: the panels of its learning curve, and a small curve of every metric by phase."""
     if not run.metrics:
         return html.tag("p", "No metrics yet.")
-    figures = [*plots.learning_curves(run.history, run.phases), *losses(run.history)]
-    return html.join([pictures.gallery(figures), html.folded("Every metric, by phase", table(run).html())])
+    drawn = [*plots.learning_curves(run.history, run.phases), *losses(run.history)]
+    return html.join([figures.gallery(drawn), html.folded("Every metric, by phase", table(run).html())])
 
 
 def losses(history: Sequence[runs.Record]) -> list[figure.Figure]:
     """Return a figure for each phase with the terms of its losses, which have other scales in other phases."""
-    figures = []
+    drawn = []
     for phase, records in runs.by_phase(history).items():
         terms = [
             name for name in runs.numbers(records) if name.rpartition("/")[2] == "loss" or name.startswith("loss/")
@@ -32,14 +32,14 @@ def losses(history: Sequence[runs.Record]) -> list[figure.Figure]:
         terms = [name for name in terms if np.any(np.abs(_points(records, name)[1]) > _ROUNDING)]
         if not terms or (len(terms) == 1 and not any("reward" in record for record in records)):
             continue  # the loss of a phase without rewards is a panel of the learning curve
-        figures.append(plots.small())
-        ax = figures[-1].subplots()
+        drawn.append(plots.small())
+        ax = drawn[-1].subplots()
         for color, name in zip(plots.COLORS, terms, strict=False):
             step, value = _points(records, name)
             plots.curve(ax, step, value, color, plots.plain(name))
         plots.decorate(ax, f"Losses of {phase}", "step", "minimized")
         ax.legend(frameon=False, fontsize=9)
-    return figures
+    return drawn
 
 
 def _points(records: Sequence[runs.Record], name: str) -> np.ndarray:
@@ -72,4 +72,4 @@ def evaluations(run: runs.Run) -> html.Html:
     fig = plots.passk(shown)
     fig.set_size_inches(6.6, 4.2)
     table = held_out.accuracy_by_step(run.evaluations).html()
-    return html.join([pictures.gallery([fig]), table, held_out.episodes(run)])
+    return html.join([figures.gallery([fig]), table, held_out.episodes(run)])

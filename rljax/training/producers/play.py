@@ -1,5 +1,6 @@
 """Episodes of a world as rows: problems begun, conversations or chapters sampled, payments put on tokens."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -146,7 +147,8 @@ def views(world: worlds.World, states: Any, samples: int) -> types.Prompts:
         states = jax.tree.map(lambda x: x[::samples], states)
     count = jax.tree.leaves(states)[0].shape[0]
     each = jax.tree.map(lambda x: ops.repeat(x, world.seats), states)
-    return dialogue.asked(world, each, jnp.tile(jnp.arange(world.seats, dtype=jnp.int32), count))
+    seat = jnp.tile(jnp.arange(world.seats, dtype=jnp.int32), count)
+    return jax.vmap(functools.partial(types.Prompts.of, world))(each, seat)
 
 
 def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.Talk, seats: int) -> types.Rollout:

@@ -17,7 +17,7 @@ from scipy import stats
 import rljax
 from rljax.run.evaluation import intervals, passk
 from rljax.run.reports import runs
-from rljax.run.reports.pages import pictures
+from rljax.run.reports.pages import figures
 
 PASS = {"grpo()": (0.50, 0.56, 0.61), "rloo(kl=0.1)": (0.55, 0.62, 0.65)}  # by seed
 
@@ -251,9 +251,9 @@ def test_a_picture_is_small_and_keeps_its_lines():
     ax = fig.subplots()
     for seed in range(24):
         ax.plot(np.random.default_rng(seed).normal(size=500), alpha=0.25)
-    inline = pictures.picture(fig, "24 runs", limit=2_000_000)
+    inline = figures.inline(fig, "24 runs", limit=2_000_000)
     assert inline.count("stroke-opacity: 0.25") == 24  # numbers of paths alone are rounded
-    small = pictures.picture(fig, "24 runs", limit=50_000)
+    small = figures.inline(fig, "24 runs", limit=50_000)
     assert small.startswith("<figure>") and "data:image/png;base64," in small and 'alt="24 runs"' in small
 
 

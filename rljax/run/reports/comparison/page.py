@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljax.run.reports.comparison import arms, bands, quantities, results, writing
-from rljax.run.reports.pages import html, pictures, plots, tables
+from rljax.run.reports.pages import figures, html, plots, tables
 
 _RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals. Those of pass@k and
 greedy accuracy cover {over} and prompts, as all runs are evaluated on the same prompts: a bootstrap over both, as wide
@@ -18,9 +18,9 @@ averaged over the last tenth of the last phase."""
 
 def page(result: results.Result, command: str = "") -> str:
     """Return the page; ``command`` is the command that makes it."""
-    figures = pictures.gallery(bands.estimates(result, legend=False))
+    drawn = figures.gallery(bands.estimates(result, legend=False))
     sections = [
-        ("Result", html.join([_legend(result), figures, _main(result), _rules(result)])),
+        ("Result", html.join([_legend(result), drawn, _main(result), _rules(result)])),
         ("pass@k", _means(result, result.tries) if result.tries else ""),
         ("Curves", _curves(result)),
         ("Cost", _means(result, quantities.COST, lambda row: row and writing.mean(row))),
@@ -38,8 +38,8 @@ def page(result: results.Result, command: str = "") -> str:
 def summary(result: results.Result) -> str:
     """Return tables and figures for a notebook, in the colors of the notebook."""
     style = html.Html(pathlib.Path(__file__).with_name("notebook.html").read_text())
-    figures = pictures.gallery([*bands.estimates(result), *bands.curves(result)[:3]])
-    return html.tag("div", html.join([style, _notes(result), _main(result), figures]), class_="rljax")
+    drawn = figures.gallery([*bands.estimates(result), *bands.curves(result)[:3]])
+    return html.tag("div", html.join([style, _notes(result), _main(result), drawn]), class_="rljax")
 
 
 def _notes(result: results.Result) -> html.Html:
@@ -95,7 +95,7 @@ def _cell(row: results.Row | None, signed: bool = False) -> html.Html | None:
 def _arm(result: results.Result, arm: arms.Arm) -> html.Html:
     """Return the name of an arm with its color and dashes."""
     style = plots.style([other.name for other in result.arms].index(arm.name))
-    name = html.join([pictures.swatch(style["color"], style["linestyle"]), arm.name])
+    name = html.join([figures.swatch(style["color"], style["linestyle"]), arm.name])
     return html.tag("span", name, class_="arm" if len(arm.name) < 40 else "")
 
 
@@ -114,8 +114,8 @@ def _by_arm(names: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
 
 def _curves(result: results.Result) -> html.Html:
     text = "Line: mean over the runs of an arm, smoothed within a phase. Band: from the smallest to the largest run."
-    figures = pictures.gallery(bands.curves(result, legend=False))
-    return html.join([html.tag("p", text, class_="quiet"), _legend(result), figures])
+    drawn = figures.gallery(bands.curves(result, legend=False))
+    return html.join([html.tag("p", text, class_="quiet"), _legend(result), drawn])
 
 
 def _settings(result: results.Result) -> html.Html:

@@ -1,6 +1,6 @@
 """The skeleton of a self-contained page: one file that needs no network, in light and dark, readable wide and narrow.
 
-    html.page("Title", [("Curves", pictures.gallery([fig])), ("Runs", tables.Table(columns, rows).html())])
+    html.page("Title", [("Curves", figures.gallery([fig])), ("Runs", tables.Table(columns, rows).html())])
 
 Text is escaped, unless it is ``Html``.
 """

@@ -18,7 +18,7 @@ _COLORS = {"#000000": "currentColor", "#ffffff": "var(--back)", "#dddddd": "var(
 
 def gallery(figures: Iterable[figure.Figure]) -> html.Html:
     """Return figures side by side, as many as fit; give each one panel, so that it is readable on a phone too."""
-    return html.tag("div", html.join(picture(fig) for fig in figures), class_="gallery")
+    return html.tag("div", html.join(inline(fig) for fig in figures), class_="gallery")
 
 
 def swatch(color: str, linestyle: str = "-") -> html.Html:
@@ -29,7 +29,7 @@ def swatch(color: str, linestyle: str = "-") -> html.Html:
     return html.Html(f'{start}{line} stroke-width="3"/></svg>')
 
 
-def picture(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int = 150_000) -> html.Html:
+def inline(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int = 150_000) -> html.Html:
     """Return a figure of a page.
 
     Args:
@@ -56,7 +56,7 @@ def picture(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int
 
 
 def _inline(svg: str, text: str) -> html.Html:
-    """Return matplotlib's SVG for a page: short, with the page's colors, and ids that no other picture has."""
+    """Return matplotlib's SVG for a page: short, with the page's colors, and ids that no other figure has."""
     size = re.search(r'viewBox="[^"]*"', svg)
     body = re.sub(r"<!--.*?-->|<style.*?</style>", "", svg[svg.index("<defs>") :], flags=re.DOTALL)
     # a tenth of a point is less than a pixel

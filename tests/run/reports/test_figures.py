@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves and pass@k."""
+"""Figures of runs: learning curves and pass@k."""
 
 import os
 
@@ -37,7 +37,7 @@ def test_the_learning_curve_has_a_panel_for_each_metric_and_names_the_phases(tmp
     assert fig._repr_png_().startswith(PNG)  # the display in a notebook
 
 
-def test_names_in_pictures_are_no_formulas(tmp_path):
+def test_names_in_figures_are_no_formulas(tmp_path):
     name = "reward/$x^$_\\frac{$"
     rows = [{"step": s, "phase": "main", name: 1.0 * s, "reward": 0.5} for s in (1, 2)]
     plots.learning_curve(rows, tmp_path / "curve.png")
