@@ -1,6 +1,7 @@
 """Screens: a picture of labelled buttons and ``red A?``, answered by a click, ``12,20``, or a box, ``8,16,15,24``."""
 
 import dataclasses
+import re
 from typing import Annotated, Literal
 
 import jax
@@ -134,6 +135,16 @@ class Screen(drawn.Drawn):
         shaped = {"iou": iou, "box": 4 / jnp.sum(1 / near, axis=1)}
         parts |= {name: jnp.where(parseable, x, 0.0) for name, x in shaped.items()}
         return iou if self.partial else None, parts | {"rate": rate}
+
+    def places(self, text: str) -> list[list[int]]:
+        """Return the click or the box."""
+        final = text.rsplit(";", 1)[-1]
+        match = re.fullmatch(",".join([r"\d{1,3}"] * self.mistakes[0]), final)
+        return [[*map(int, final.split(","))]] if match else []
+
+    def targets(self, value: jax.Array) -> jax.Array:
+        """Return the box of the button."""
+        return self._box(value, 0)[:, None]
 
     @property
     def _letters(self) -> str:
