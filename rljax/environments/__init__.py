@@ -19,7 +19,7 @@ path a function or class under ``@task``; modules are imported when needed.
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
                      ``lists``; ``arithmetic`` is made of the same parts; several tasks that take turns, ``mixed``; with
                      a picture in the prompt, ``drawn``: ``counting``, ``charts``, ``labyrinth``, ``screen``,
-                     ``geometry``, ``document``
+                     ``scene``, ``geometry``, ``document``
 ``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
                      ``gym``, the generators of reasoning-gym
 ``traits.py``        ``traits(task)``: who judges a task, its turns, seats and rows, and what its rows hold
@@ -250,6 +250,7 @@ TASKS: Mapping[str, str] = {
     "charts": "rljax.environments.problems.shipped.charts:charts",
     "labyrinth": "rljax.environments.problems.shipped.labyrinth:labyrinth",
     "screen": "rljax.environments.problems.shipped.screen:screen",
+    "scene": "rljax.environments.problems.shipped.scene:scene",
     "geometry": "rljax.environments.problems.shipped.geometry:geometry",
     "document": "rljax.environments.problems.shipped.document:document",
     "gsm8k": "rljax.environments.questions.gsm8k:gsm8k",

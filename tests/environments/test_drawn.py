@@ -154,6 +154,20 @@ def see_screen(picture, task):
     return ",".join(buttons)
 
 
+def scene(shown, question, task):
+    objects = [(name, [*map(int, box)]) for name, *box in map(str.split, shown.split(","))]
+    edges = []
+    for (one, (a, b, c, d)), (other, (e, f, g, h)) in itertools.combinations(objects, 2):
+        x, y = e + g - a - c, f + h - b - d
+        relation, forward = ("<", x >= 0) if abs(x) >= abs(y) else ("^", y >= 0)
+        edges.append(one + relation + other if forward else other + relation + one)
+    return f"{shown}|{','.join(edges)}"
+
+
+def see_scene(picture, task):
+    return ",".join(button.split(" ", 1)[1] for button in see_screen(picture, task).split(","))
+
+
 def texts_of(ink, gaps=0):
     """Return texts of 3 by 5 characters with up to so many gaps between, and their places from the top and left."""
     known, texts = glyphs("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"), []
@@ -228,6 +242,7 @@ CASES = {
     "screen with boxes": ("screen", {"buttons": 3, "ask": "box", "grid": 2, "pixels": 40, "colours": 6}),
     "labyrinth of six steps": ("labyrinth", {"length": 6}),
     "labyrinth of a first step": ("labyrinth", {"length": 3, "ask": "first", "cells": 5, "pixels": 40}),
+    "scene of three": ("scene", {"objects": 3, "letters": 10}),
     "geometry of angles": ("geometry", {"ask": "angle", "step": 10, "pixels": 64}),
     "geometry of lengths": ("geometry", {"ask": "length"}),
     "geometry of sides": ("geometry", {"ask": "side", "highest": 24}),
@@ -500,6 +515,8 @@ def test_several_values_take_turns_as_domains():
         ("screen", {"buttons": (2, 10)}, "buttons: 10 exceed the 9 cells of grid=3"),
         ("screen", {"grid": 5}, "pixels: 32 is too few for grid=5; need 40"),
         ("screen", {"partial": True}, "partial: True needs boxes; set ask='box'"),
+        ("scene", {"objects": (2, 5)}, "objects=.*5"),
+        ("scene", {"grid": 4, "pixels": 31}, "pixels: 31 is too few for grid=4; need 32"),
         ("geometry", {"pixels": 45}, "pixels: 45 is too few for ask='angle', which needs 46"),
         ("geometry", {"ask": ("side", "length"), "highest": 29}, "pixels: 48 .* ask='side', which needs 49"),
         ("document", {"lines": (3, 5)}, "pixels: 32 is too few for 5 lines, which need 35"),

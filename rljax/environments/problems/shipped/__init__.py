@@ -14,6 +14,7 @@
 ``lists.py``       functions of a list of digits, one after the other
 ``paths.py``       a shortest path in a graph with lengths
 ``rewriting.py``   replacements in a text, one rule after the other
+``scene.py``       a picture: all objects with their boxes, and the relations of pairs
 ``screen.py``      a picture: a click on a button, or its box
 ``sorting.py``     numbers in order, by exchanges of neighbours
 =================  ====================================================================================
