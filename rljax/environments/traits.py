@@ -15,10 +15,10 @@ True        False      turns, answered in worker processes (``worlds.host``)
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
-    from rljax.environments import Task
+    from rljax.environments import Split, Task
 
 Rows = Literal["conversation", "chapters"]
 
@@ -31,6 +31,18 @@ class Pictures:
     height: int
     width: int
     tokens: int  # placeholder tokens of each picture, adjacent, which the prompt holds
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A task whose completions write places of the picture, which a report draws over it."""
+
+    def marks(self, index: int, split: Split, text: str) -> tuple[list[list[float]], list[list[float]]] | None:
+        """Return the places that a completion of a prompt writes, and those asked; None if the prompt asks for none.
+
+        A place is left and top of a point, or left, top, right and bottom of a box, in [0, 1] of the picture's sides.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

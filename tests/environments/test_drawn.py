@@ -133,8 +133,7 @@ def screen(shown, question, task):
 
 
 @functools.cache
-def glyphs():
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+def glyphs(letters="ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
     pictures = np.asarray(drawing.text(7, jnp.asarray([[ord(c)] for c in letters]), 2, 1))[:, 1:6, 2:5]
     return {picture.tobytes(): c for c, picture in zip(letters, pictures, strict=True)}
 
@@ -155,6 +154,85 @@ def see_screen(picture, task):
     return ",".join(buttons)
 
 
+def scene(shown, question, task):
+    objects = [(name, [*map(int, box)]) for name, *box in map(str.split, shown.split(","))]
+    edges = []
+    for (one, (a, b, c, d)), (other, (e, f, g, h)) in itertools.combinations(objects, 2):
+        x, y = e + g - a - c, f + h - b - d
+        relation, forward = ("<", x >= 0) if abs(x) >= abs(y) else ("^", y >= 0)
+        edges.append(one + relation + other if forward else other + relation + one)
+    return f"{shown}|{','.join(edges)}"
+
+
+def see_scene(picture, task):
+    return ",".join(button.split(" ", 1)[1] for button in see_screen(picture, task).split(","))
+
+
+def texts_of(ink, gaps=0):
+    """Return texts of 3 by 5 characters with up to so many gaps between, and their places from the top and left."""
+    known, texts = glyphs("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"), []
+    ink = np.pad(ink, ((0, 1), (0, 5 + 4 * gaps)))
+    for y, x in itertools.product(range(len(ink) - 5), range(ink.shape[1] - 4 - 4 * gaps)):
+        text, place = "", x
+        while letter := known.get(
+            ink[y : y + 5, place : place + 3].tobytes(), " " * (text[max(len(text) - gaps, 0) :].strip() > "")
+        ):
+            assert not ink[y : y + 5, place + 3].any()
+            text, place = text + letter, place + 4
+        if text := text.strip():
+            texts.append((" ".join(text.split()), y, x))
+            ink[y : y + 5, x:place] = False
+    return texts
+
+
+def document(shown, question, task):
+    values = {name: int(number) for name, number in map(str.split, shown.split(","))}
+    numbers = [values[name] for name in re.findall("[A-Z]+", question)]
+    return str(max(numbers) if task.rules.ask == "larger" else sum(numbers))
+
+
+def see_document(picture, task):
+    return ",".join(text for text, _, _ in texts_of(~picture.any(2), 2))
+
+
+def geometry(shown, question, task):
+    numbers = [int(number) for number in re.findall(r"\d+", shown)]
+    if question == "angle?":
+        return str(180 - sum(numbers))
+    if question == "length?":
+        return str(numbers[0] * numbers[2] // numbers[1])
+    return str(numbers[1] // 2 - numbers[0])
+
+
+def see_geometry(picture, task):
+    names = {name: (picture == rgb).all(2) for name, rgb in drawing.COLOURS.items()}
+    texts = [(text.lower(), y, x) for text, y, x in texts_of(names["yellow"])]
+    y, x = np.nonzero(names["white"])
+    if task.rules.ask == "length":
+        assert min(np.ptp(y), np.ptp(x)) == 0
+        return f"{texts[0][0]}={names['green'].sum()},{y.size}=x"
+    if task.rules.ask == "side":
+        assert 2 * (np.ptp(x) + np.ptp(y)) == names["white"].sum()  # the edges of a rectangle
+        above, beside, below = (text for text, _, _ in texts)
+        sides = [
+            side if side.isdigit() else int(below) // 2 - int(other)
+            for side, other in ((above, beside), (beside, above))
+        ]
+        assert [np.ptp(x) + 1, np.ptp(y) + 1] == [*map(int, sides)]
+        return ",".join((above, beside, below))
+    base, side = (y.max(), 1) if np.sum(y == y.max()) > np.sum(y == y.min()) else (y.min(), -1)
+    apex = y.min() if side > 0 else y.max()
+    corners = [x[y == base].min(), x[y == base].max(), x[y == apex].mean()]
+    height, (left, right, middle) = abs(int(base) - int(apex)), corners
+    drawn_angles = np.degrees(np.arctan2([height, height], [middle - left, right - middle]))
+    ends = sorted((text for text in texts if (text[1] - apex) * side > height), key=lambda text: text[2])
+    (between,) = set(texts) - set(ends)
+    labels = [ends[0][0], ends[1][0], between[0]]
+    for label, angle in zip(labels, [*drawn_angles, 180 - drawn_angles.sum()], strict=True):
+        assert label == "x" or abs(int(label) - angle) < 6
+    return ",".join(labels)
+
+
 CASES = {
     "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
     "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
@@ -164,6 +242,13 @@ CASES = {
     "screen with boxes": ("screen", {"buttons": 3, "ask": "box", "grid": 2, "pixels": 40, "colours": 6}),
     "labyrinth of six steps": ("labyrinth", {"length": 6}),
     "labyrinth of a first step": ("labyrinth", {"length": 3, "ask": "first", "cells": 5, "pixels": 40}),
+    "scene of three": ("scene", {"objects": 3, "letters": 10}),
+    "geometry of angles": ("geometry", {"ask": "angle", "step": 10, "pixels": 64}),
+    "geometry of lengths": ("geometry", {"ask": "length"}),
+    "geometry of sides": ("geometry", {"ask": "side", "highest": 24}),
+    "document with a value": ("document", {"lines": 4}),
+    "document with a sum": ("document", {"lines": 2, "ask": "sum", "pixels": 40, "highest": 30}),
+    "document with the larger": ("document", {"lines": 5, "ask": "larger", "names": 12, "pixels": 48}),
 }
 
 
@@ -430,6 +515,12 @@ def test_several_values_take_turns_as_domains():
         ("screen", {"buttons": (2, 10)}, "buttons: 10 exceed the 9 cells of grid=3"),
         ("screen", {"grid": 5}, "pixels: 32 is too few for grid=5; need 40"),
         ("screen", {"partial": True}, "partial: True needs boxes; set ask='box'"),
+        ("scene", {"objects": (2, 5)}, "objects=.*5"),
+        ("scene", {"grid": 4, "pixels": 31}, "pixels: 31 is too few for grid=4; need 32"),
+        ("geometry", {"pixels": 45}, "pixels: 45 is too few for ask='angle', which needs 46"),
+        ("geometry", {"ask": ("side", "length"), "highest": 29}, "pixels: 48 .* ask='side', which needs 49"),
+        ("document", {"lines": (3, 5)}, "pixels: 32 is too few for 5 lines, which need 35"),
+        ("document", {"lines": 4, "names": 3}, "lines: 4 must be from 2 to names=3"),
         ("counting", {"tokens": 0}, r"tokens=0: must be a whole number in \[1, 4096\]"),
     ],
 )

@@ -94,6 +94,17 @@ def text(pixels: int, code: jax.Array, left: jax.Array, top: jax.Array, scale: i
     return inside & (row >> (2 - across % 4) & 1 > 0)
 
 
+def button(
+    picture: jax.Array, box: jax.Array, colour: jax.Array, letter: jax.Array, present: ArrayLike = True
+) -> jax.Array:
+    """Return pictures ``[P, H, W, 3]`` with a box ``[P, 4]``, left to bottom, and a black letter ``[P]`` in it."""
+    pixels, (left, top, right, bottom) = picture.shape[1], box.T
+    present = jnp.broadcast_to(jnp.asarray(present), left.shape)[:, None, None]
+    picture = paint(picture, rectangle(pixels, left, top, right, bottom) & present, colour)
+    mask = text(pixels, letter[:, None], (left + right) // 2 - 1, (top + bottom) // 2 - 2)
+    return paint(picture, mask & present, (0, 0, 0))
+
+
 def _font() -> jax.Array:
     """Return the rows of each character, ``[128, 5]`` int32."""
     glyphs = {ord(c): glyph for names, text in _FONT.items() for c, glyph in zip(names, text.split(), strict=True)}

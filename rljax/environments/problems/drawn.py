@@ -221,3 +221,15 @@ def scatter(
     """
     rank = jnp.argsort(jnp.argsort(priority, axis=1), axis=1)
     return jnp.where(rank < jnp.reshape(copies, (-1, 1)), asked[:, None], other + (other >= asked[:, None])), rank
+
+
+def overlap(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Return the intersection over union ``[...]`` of boxes ``[..., 4]``, left, top, right, bottom; edges included."""
+
+    def area(low: jax.Array, high: jax.Array) -> jax.Array:
+        return jnp.prod(jnp.maximum(high - low + 1, 0), axis=-1).astype(jnp.float32)
+
+    first, second = (area(box[..., :2], box[..., 2:]) for box in (one, other))
+    common = area(jnp.maximum(one[..., :2], other[..., :2]), jnp.minimum(one[..., 2:], other[..., 2:]))
+    common = jnp.where((first > 0) & (second > 0), common, 0.0)
+    return common / jnp.maximum(first + second - common, 1.0)

@@ -105,6 +105,11 @@ class Mixed:
         index %= self.size(split)
         return self.tasks[index % self.domains].text(index // self.domains, split)
 
+    def marks(self, index: int, split: Split, text: str) -> tuple[list[list[float]], list[list[float]]] | None:
+        """Return the places that a completion writes, and those asked, by the task of the prompt."""
+        index %= self.size(split)
+        return self.tasks[index % self.domains].marks(index // self.domains, split, text)
+
     def _place(self, index: types.Array, split: Split) -> tuple[jax.Array, jax.Array]:
         index = jnp.asarray(index, jnp.int32) % self.size(split)
         return index // self.domains, index % self.domains

@@ -24,7 +24,7 @@ class Rules(Protocol):
 
     Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
     share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
-    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8; those of ``Measured``.
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8; those of ``Measured`` and of ``Marked``.
     """
 
     @property
@@ -82,6 +82,19 @@ class Measured(Protocol):
         self, value: jax.Array, written: jax.Array, parseable: jax.Array
     ) -> tuple[jax.Array | None, dict[str, jax.Array]]:
         """Return rewards ``[P]`` of answers ``[P, T]``, None for 1 if correct and else 0, and each of ``parts``."""
+        ...
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """Rules of pictures whose answers are places: points, left and top, or boxes, with right and bottom; pixels."""
+
+    def places(self, text: str) -> list[list[int]]:
+        """Return the places that a completion writes, none if it is not in form."""
+        ...
+
+    def targets(self, value: jax.Array) -> jax.Array:
+        """Return the boxes asked, ``[P, N, 4]``; a negative left edge where there is none."""
         ...
 
 

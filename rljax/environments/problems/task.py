@@ -1,10 +1,12 @@
 """A device task whose problems are numbered: ``Problems``, made of ``Rules``."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import types
 from rljax.data import tokenizers
@@ -57,6 +59,19 @@ class Problems(written.WrittenTask):
     def values(self, index: types.Array, split: Split) -> jax.Array:
         """Return problems ``index`` ``[P]`` of a split as integers, ``[P, len(radices)]`` int32."""
         return numbering.values(self.rules.radices, self.common.heldout, index, split, self._leading)
+
+    def marks(self, index: int, split: Split, text: str) -> tuple[list[list[float]], list[list[float]]] | None:
+        """Return the places that a completion of a prompt writes, and those asked, or None; see ``traits.Marking``."""
+        rules, size = self.rules, self.pictures
+        if size is None or not isinstance(rules, rules_lib.Marked):
+            return None
+        asked = np.asarray(_targets(self, jnp.asarray([index], jnp.int32), split))[0].tolist()
+
+        def scaled(box: list[int]) -> list[float]:  # a point is the middle of its pixel; right and bottom are inside
+            ends = [x + (0.5 if len(box) == 2 else i > 1) for i, x in enumerate(box)]
+            return [x / (size.width, size.height)[i % 2] for i, x in enumerate(ends)]
+
+        return [*map(scaled, rules.places(text))], [scaled(box) for box in asked if box[0] >= 0]
 
     def write_prompts(self, index: types.Array, split: Split) -> jax.Array:
         """Write prompts."""
@@ -111,3 +126,9 @@ class Problems(written.WrittenTask):
 
     def _written(self, solution: rules_lib.Solution) -> jax.Array:
         return jnp.concatenate(solution, axis=1) if self.common.working else solution.answer
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _targets(problems: Problems, index: jax.Array, split: Split) -> jax.Array:
+    rules: Any = problems.rules
+    return rules.targets(problems.values(index, split))

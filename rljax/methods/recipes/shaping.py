@@ -242,6 +242,60 @@ def gui_g1(alpha: NonNegative = 0.25, beta: NonNegative = 0.125, length: Positiv
     )
 
 
+@recipe(task="screen(ask='box', twin=True)")
+def vlm_r1(part: str = "iou", form: NonNegative = 1.0, kl: NonNegative = 0.04) -> Algorithm:
+    """GRPO on a part that says how well boxes fit, plus the format: the IoU of one box, or the scaled mAP of several.
+
+    VLM-R1 (arXiv 2504.07615). Of ``screen`` the part "iou" is the reward for a referring expression; of ``scene`` the
+    part "map", min(1, boxes / boxes written) mAP, is that for detection. The format is an answer in form; the paper's
+    also asks for a thought.
+
+    Args:
+      part: part of the verdict that takes the place of the reward.
+      form: weight of the part "format".
+    """
+    return _grpo([reward.mix_part(part, 0.0), reward.add_parts((("format", form),))], kl=kl)
+
+
+@recipe(task="scene(twin=True)")
+def r1_sgg(
+    node: NonNegative = 2.0,
+    box: NonNegative = 2.0,
+    edge: NonNegative = 5.0,
+    recall: NonNegative = 0.0,
+    form: NonNegative = 1.0,
+    kl: NonNegative = 0.04,
+) -> Algorithm:
+    """GRPO on how well a scene graph fits: names and boxes of matched objects, relations between them, the format.
+
+    R1-SGG (arXiv 2504.13617), weights of the release; ``recall`` alone is the paper's Hard Recall. Names are equal or
+    not, where the release has the similarity of their word vectors, and the format asks for no thought.
+
+    Args:
+      node: weight of the share of objects with the right name.
+      box: weight of the mean fit of the boxes.
+      edge: weight of the share of relations between matched objects.
+      recall: weight of the share of relations with right names and an IoU of at least 0.5.
+      form: weight of the part "format".
+    """
+    weights = (("node", node), ("box", box), ("edge", edge), ("recall", recall), ("format", form))
+    return _grpo([reward.affine(scale=0.0), reward.add_parts(weights)], kl=kl)
+
+
+@recipe
+def cls_rl(form: NonNegative = 1.0, kl: NonNegative = 0.04) -> Algorithm:
+    """GRPO on accuracy plus format, for questions whose answer is a class.
+
+    CLS-RL (arXiv 2503.16188). Demonstrations decide whether a thought precedes the answer: ``working=True`` or False
+    of a task such as ``counting``. The format is an answer in form; the paper's also asks for a thought. No-Thinking-RL
+    of the same paper is ``form=0.0`` with ``working=False``.
+
+    Args:
+      form: weight of the part "format".
+    """
+    return _grpo([reward.add_parts((("format", form),))], kl=kl)
+
+
 @recipe(task="mixture(propose(operators='+'), propose(operators='-'))")
 def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
     """Pay a proposer of tasks by how hard they are for the solver, provided that it can solve them at all.

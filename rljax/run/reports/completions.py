@@ -138,7 +138,8 @@ def _step(
             what = "episodes" if world else "completions"
             note = html.tag("p", f"{more} more {what} of this prompt are in rollouts.jsonl.") if more else ""
             above = html.tag("pre", images.written(_cut(prompt)), class_="prompt")
-            parts += [images.shown(episodes[0][0]), above, html.tag("div", html.join(cards), class_="cards"), note]
+            firsts = [episode[0] for episode in episodes[:shown]]
+            parts += [images.shown(firsts), above, html.tag("div", html.join(cards), class_="cards"), note]
     firsts = [episode[0] for episodes in together.values() for episode in episodes]
     right = sum(row.get("outcome") == "correct" for row in firsts)
     judged = f", {right} correct" if any("outcome" in row for row in firsts) else ""

@@ -25,6 +25,7 @@ import numpy as np
 
 from rljax import types
 from rljax.data import tokenizers
+from rljax.environments import traits
 from rljax.run import programs
 from rljax.run.reports import turns
 from rljax.run.reports.pages import images
@@ -45,8 +46,9 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group. Turns
-      of chapters that did not take place and rows that fill a batch, without a token, are left out.
+      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group;
+      "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task. Turns of
+      chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
     assert rows.action is not None and rows.index is not None
     values, world = per_token(rows), turns.of_world(setup.task, rows)
@@ -101,6 +103,9 @@ def _row(
     record: dict[str, Any] = {}
     if context is not None and context.image is not None and (i == 0 or rows.group[i] != rows.group[i - 1]):
         record["pictures"] = images.sources(context.image[i])
+    if setup.stored is None and isinstance(setup.task, traits.Marking):
+        if marks := setup.task.marks(index, "train", decode(ids)):
+            record["marks"], record["targets"] = marks
     return record | {
         "index": index,
         "group": int(rows.group[i]),

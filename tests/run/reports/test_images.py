@@ -2,13 +2,17 @@
 
 import base64
 import io
+import re
 
 import jax
 import numpy as np
 import PIL.Image
+import pytest
 
+from rljax.environments import traits
 from rljax.run.reports import records
 from rljax.run.reports.pages import images
+from tests.environments import test_drawn as drawn_tasks
 from tests.support import tiny
 from tests.training import test_pictures as pictures
 from tests.training.test_step import begun
@@ -41,10 +45,53 @@ def test_large_pictures_are_reduced_and_proportions_stay():
 
 
 def test_a_page_shows_addresses_of_pictures_only():
-    shown = images.shown({"pictures": images.sources(np.zeros((2, 4, 4, 3), np.uint8))})
+    shown = images.shown([{"pictures": images.sources(np.zeros((2, 4, 4, 3), np.uint8))}])
     assert shown.count("<img") == 2 and shown.count("data:image/png;base64,") == 2
     for address in ("javascript:alert(1)", "https://example.org/a.png", 'data:image/png;base64,A" onload="x'):
-        assert images.shown({"pictures": [address]}) == "" and images.shown({}) == ""
+        assert images.shown([{"pictures": [address]}]) == "" and images.shown([{}]) == ""
+
+
+@pytest.mark.parametrize("ask", ["click", "box"])
+def test_places_of_completions_and_the_box_asked(ask):
+    """The twin writes the box; the rows are its demonstrations, most of them wrong, and texts that are not in form."""
+    settings = {"ask": ask, "noise": 0.3, "buttons": (2, 4)}
+    task, twin = drawn_tasks.make("screen", **settings), drawn_tasks.make("screen", **settings, twin=True)
+    assert isinstance(task, traits.Marking) and twin.marks(0, "train", "1,2") is None
+    index = np.arange(12, dtype=np.int32)
+    prompts, texts, _ = drawn_tasks.run(twin, index, "train")
+    kinds = set()
+    for i, (prompt, text) in enumerate(
+        zip(drawn_tasks.decode(twin, prompts.token), drawn_tasks.decode(twin, texts), strict=True)
+    ):
+        (written,), ((left, top, right, bottom),) = task.marks(i, "train", text)
+        box = drawn_tasks.box_of(*prompt.split(":"))
+        assert [left * 32, top * 32, right * 32 - 1, bottom * 32 - 1] == box
+        numbers = [*map(int, text.split(","))]
+        if ask == "click":
+            assert [x * 32 - 0.5 for x in written] == numbers
+        else:
+            assert [x * 32 - (n > 1) for n, x in enumerate(written)] == numbers
+            kinds.add(numbers == box)
+        assert all(task.marks(i, "train", wrong)[0] == [] for wrong in ("", "1", f"{text},3", text[:-1] + "a"))
+    assert ask == "click" or kinds == {True, False}
+
+
+def test_a_page_draws_the_places_over_the_picture():
+    picture = images.sources(np.zeros((1, 4, 4, 3), np.uint8))
+    rows = [
+        {"pictures": picture, "targets": [[0.25, 0, 0.5, 0.5]], "marks": [[0.1, 0.2]], "outcome": "correct"},
+        {"marks": [[0, 0, 1, 1]], "outcome": "wrong", "reward": 0.25},
+        {"marks": []},
+    ]
+    page = images.shown(rows)
+    paths = re.findall(r'<path d="(.+?)" class="(.+?)"><title>(.+?)</title>', page)
+    assert paths == [
+        ("M0.1000 0.2000h0", "right point", "completion 1: reward 0"),
+        ("M0.0000 0.0000H1.0000V1.0000H0.0000Z", "wrong", "completion 2: reward 0.25"),
+        ("M0.2500 0.0000H0.5000V0.5000H0.2500Z", "under", "asked"),
+        ("M0.2500 0.0000H0.5000V0.5000H0.2500Z", "asked", "asked"),
+    ]
+    assert "<svg" not in images.shown([{"pictures": picture}])
 
 
 def test_a_terminal_shows_two_rows_of_pixels_in_a_line():

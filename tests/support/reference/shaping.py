@@ -260,6 +260,24 @@ def gui_g1(d, alpha=0.25, beta=0.125, length=64.0):
     return parts.row_sum_mean(d, clip_loss(d, parts.centred(s), weights=weights)) * (1.0 / length)
 
 
+def vlm_r1(d, kl=0.04):
+    """Z-score of IoU + format (RW-28), clip, row mean, 0.04 k3."""
+    part = d["parts"]
+    return grpo(d, {i: part["iou"][i] + part["format"][i] for i, _ in parts.rows(d)}, kl=kl)
+
+
+def r1_sgg(d, kl=0.04):
+    """Z-score of 2 node + 2 box + 5 edge + format, the weights of the release."""
+    weights = {"node": 2.0, "box": 2.0, "edge": 5.0, "format": 1.0}
+    rewards = {i: sum(w * d["parts"][name][i] for name, w in weights.items()) for i, _ in parts.rows(d)}
+    return grpo(d, rewards, kl=kl)
+
+
+def cls_rl(d, kl=0.04):
+    """Z-score of accuracy + format (RW-01)."""
+    return grpo(d, {i: d["reward"][i] + d["parts"]["format"][i] for i, _ in parts.rows(d)}, kl=kl)
+
+
 def absolute_zero(d, low=0.2, high=0.2):
     """Token mean; agent 0 gets 1 - s where s > 0 else -0.5, -1 malformed; whitened over tokens of a (domain, agent)."""
     rewards = {}

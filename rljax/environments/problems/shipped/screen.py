@@ -1,6 +1,7 @@
 """Screens: a picture of labelled buttons and ``red A?``, answered by a click, ``12,20``, or a box, ``8,16,15,24``."""
 
 import dataclasses
+import re
 from typing import Annotated, Literal
 
 import jax
@@ -74,13 +75,8 @@ class Screen(drawn.Drawn):
         kind, rank, boxes = self._cells(value)
         picture = drawing.paint(drawing.blank(len(value), self.pixels), jnp.ones((1, 1, 1), bool), drawing.GREY)
         for i in range(self.grid**2):
-            left, top, right, bottom = boxes[:, i].T
-            present = (rank[:, i] < self.difficulty)[:, None, None]
-            mask = drawing.rectangle(self.pixels, left, top, right, bottom)
-            picture = drawing.paint(picture, mask & present, drawing.palette()[kind[:, i] // self.letters])
-            letter = kind[:, i : i + 1] % self.letters + ord("A")
-            mask = drawing.text(self.pixels, letter, (left + right) // 2 - 1, (top + bottom) // 2 - 2)
-            picture = drawing.paint(picture, mask & present, (0, 0, 0))
+            colour, letter = drawing.palette()[kind[:, i] // self.letters], kind[:, i] % self.letters + ord("A")
+            picture = drawing.button(picture, boxes[:, i], colour, letter, rank[:, i] < self.difficulty)
         return picture
 
     def describe(self, value: jax.Array) -> jax.Array:
@@ -123,17 +119,21 @@ class Screen(drawn.Drawn):
         if self.ask == "click":
             none = jnp.zeros(len(value))
             return None, parts | {"iou": none, "box": none, "rate": rate}
-
-        def area(low: jax.Array, high: jax.Array) -> jax.Array:
-            return jnp.prod(jnp.maximum(high - low + 1, 0), axis=1).astype(jnp.float32)
-
-        common = area(jnp.maximum(low, box[:, :2]), jnp.minimum(high, box[:, 2:]))
-        common = jnp.where(area(low, high) > 0, common, 0.0)
-        iou = common / (area(low, high) + area(box[:, :2], box[:, 2:]) - common)
+        iou = drawn.overlap(numbers, box)
         near = jnp.maximum(1 - jnp.abs(numbers - box) / self.pixels, 1e-6)
         shaped = {"iou": iou, "box": 4 / jnp.sum(1 / near, axis=1)}
         parts |= {name: jnp.where(parseable, x, 0.0) for name, x in shaped.items()}
         return iou if self.partial else None, parts | {"rate": rate}
+
+    def places(self, text: str) -> list[list[int]]:
+        """Return the click or the box."""
+        final = text.rsplit(";", 1)[-1]
+        match = re.fullmatch(",".join([r"\d{1,3}"] * self.mistakes[0]), final)
+        return [[*map(int, final.split(","))]] if match else []
+
+    def targets(self, value: jax.Array) -> jax.Array:
+        """Return the box of the button."""
+        return self._box(value, 0)[:, None]
 
     @property
     def _letters(self) -> str:

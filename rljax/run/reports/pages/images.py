@@ -36,14 +36,35 @@ def _source(image: PIL.Image.Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
 
 
-def shown(record: Mapping[str, Any]) -> html.Html:
-    """Return the pictures of a record's prompt, "" if it has none."""
+def shown(records: Sequence[Mapping[str, Any]]) -> html.Html:
+    """Return the pictures of a prompt, "" if it has none, with the places that its completions write over the first.
+
+    Places asked are dashed; those of correct completions are green, others orange.
+    """
+    asked, drawn = records[0].get("targets", ()) if records else (), []
+    for number, record in enumerate(records, 1):
+        kind = "right" if record.get("outcome") == "correct" else "wrong"
+        name = f"completion {number}: reward {record.get('reward', 0):g}"
+        drawn += [_mark(mark, kind, name) for mark in record.get("marks", ())]
+    drawn += [_mark(mark, kind, "asked") for mark in asked for kind in ("under", "asked")]  # white dashes on black
+    size = f"min-width: {2 * _SCALED if drawn else _SCALED}px"
     tags = [
-        html.tag("img", src=source, alt=f"picture {number + 1} of the prompt", style=f"min-width: {_SCALED}px")
-        for number, source in enumerate(record.get("pictures", ()))
+        html.tag("img", src=source, alt=f"picture {number + 1} of the prompt", style=size)
+        for number, source in enumerate(records[0].get("pictures", ()) if records else ())
         if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", source)  # a record may be from elsewhere
     ]
+    if tags and drawn:
+        view = {"viewBox": "0 0 1 1", "preserveAspectRatio": "none", "class_": "marks"}
+        tags[0] = html.tag("div", html.join([tags[0], html.tag("svg", html.join(drawn), **view)]), class_="marked")
+        tags.append(html.tag("p", "Dashed: asked. Green: correct completions. Orange: others.", class_="quiet"))
     return html.tag("div", html.join(tags), class_="pictures") if tags else html.Html("")
+
+
+def _mark(place: Sequence[float], kind: str, name: str) -> html.Html:
+    """Return a point, a line without length whose ends are round, or a box."""
+    left, top, *end = (f"{float(x):.4f}" for x in place)
+    path = f"H{end[0]}V{end[1]}H{left}Z" if end else "h0"
+    return html.tag("path", html.tag("title", name), d=f"M{left} {top}{path}", class_=kind if end else f"{kind} point")
 
 
 def blocks(image: np.ndarray, columns: int = 48) -> rich.text.Text:
