@@ -52,8 +52,7 @@ def digit_of(picture):
     """Return the digit whose 3 x 5 black pixels a plate shows, read from the rectangle that holds them."""
     black = (picture == 0).all(axis=-1)[3:-3, 3:-3]
     (rows, columns) = (np.flatnonzero(black.any(axis=axis)) for axis in (1, 0))
-    first = columns[0]  # the font's digits are all three squares wide, each of two pixels
-    glyph = black[rows[0] : rows[-1] + 1 : 2, first : columns[-1] + 1 : 2]
+    glyph = black[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     return str(DIGITS.index("".join(str(int("".join("01"[int(b)] for b in row), 2)) for row in glyph)))
 
 

@@ -161,13 +161,13 @@ class Zoom:
 
     def _full(self, state: Any) -> types.Array:
         """Draw the whole in full size, ``cells`` times ``pixels`` high and wide: each plate with its digit."""
-        side, scale = self.pixels, self.cells // 2  # what is seen of a digit is 1.5 pixels wide
+        side, scale = self.pixels, max(1, self.pixels // 32)  # in the whole, a digit is 3 / cells pixels wide
         size, picture = side * self.cells, drawing.blank(1, side * self.cells)
         for cell, digit, colour in zip(state["cell"], state["digit"], state["colour"], strict=True):
             left, top = cell % self.cells * side, cell // self.cells * side
             mask = drawing.rectangle(size, left + 2, top + 2, left + side - 3, top + side - 3)
             picture = drawing.paint(picture, mask[None], drawing.palette()[colour])
-            corner = left + (side - 3 * scale) // 2, top + (side - 5 * scale) // 2
+            corner = left + side // 4 + scale, top + side // 4 + scale
             mask = drawing.text(size, (digit + ord("0"))[None], *corner, scale)
             picture = drawing.paint(picture, mask[None], (0, 0, 0))
         return picture[0]
