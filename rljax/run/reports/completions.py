@@ -132,7 +132,7 @@ def _step(
             left -= sum(map(_cost, episode))
             if left >= 0:
                 shown += 1
-                cards.append(_card(episode, prompt, values))
+                cards.append(_card(episode, episodes[0][0], values))
         if cards:
             more = len(episodes) - shown
             what = "episodes" if world else "completions"
@@ -151,15 +151,17 @@ def _step(
     return html.tag("details", html.join([html.tag("summary", title), *parts]), open="open" if unfolded else "")
 
 
-def _card(episode: list[runs.Record], prompt: str, values: list[dict[str, Any]]) -> html.Html:
-    """Return the card of an episode; the numbers of its tokens are appended to ``values``."""
+def _card(episode: list[runs.Record], asked: runs.Record, values: list[dict[str, Any]]) -> html.Html:
+    """Return the card of an episode, with prompts unlike that of ``asked``; numbers of tokens go to ``values``."""
     parts = []
     for row in episode:
         kind = {"correct": "good", "wrong": "bad"}.get(row.get("outcome", ""), "quiet")
         heading = turns.heading(row, episode)
         title = html.tag("p", heading, class_="seat") if heading else ""
         above = html.tag("p", "  ".join(facts(row)), class_=f"facts {kind}")
-        given = html.tag("pre", _cut(row["prompt"]), class_="given") if row["prompt"] != prompt else ""
+        seen = images.shown([row]) if row.get("pictures") != asked.get("pictures") else ""
+        written = images.written(_cut(row["prompt"]))
+        given = html.join([seen, html.tag("pre", written, class_="given") if row["prompt"] != asked["prompt"] else ""])
         number = str(len(values))
         values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
         if "turns" in row:

@@ -46,7 +46,7 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered; "pictures" of the prompt in the first row of a group;
+      completion that the policy began and nobody answered; "pictures" of the prompt, unless the row before has the same prompt;
       "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task. Turns of
       chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
@@ -101,8 +101,8 @@ def _row(
     else:
         prompt = setup.task.text(index, "train")
     record: dict[str, Any] = {}
-    if context is not None and context.image is not None and (i == 0 or rows.group[i] != rows.group[i - 1]):
-        record["pictures"] = images.sources(context.image[i])
+    if pictures := _pictures(setup, rows, i):
+        record["pictures"] = pictures
     if setup.stored is None and isinstance(setup.task, traits.Marking):
         if marks := setup.task.marks(index, "train", decode(ids)):
             record["marks"], record["targets"] = marks
@@ -114,6 +114,18 @@ def _row(
         "reward": float(rows.reward[i]),
         "parts": {k: float(v[i]) for k, v in rows.parts.items()},
     }
+
+
+def _pictures(setup: programs.Setup, rows: types.Rollout, i: int) -> list[str]:
+    """Return the pictures whose placeholders the prompt of a row has; [] if the row before has this prompt."""
+    context, about = rows.context, traits.traits(setup.task).pictures
+    if context is None or context.image is None or about is None:
+        return []
+    token, image = np.asarray(context.token), np.asarray(context.image)
+    if i and rows.group[i] == rows.group[i - 1] and all(np.array_equal(x[i], x[i - 1]) for x in (token, image)):
+        return []
+    placeholder = setup.networks["policy"].architecture.vision.placeholder
+    return images.sources(image[i][: np.count_nonzero(token[i] == placeholder) // about.tokens])
 
 
 def _shown(rows: types.Rollout) -> np.ndarray:
