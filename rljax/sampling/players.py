@@ -41,6 +41,10 @@ class Team:
     def _joined(self, parts: list[Array]) -> Array:
         return jnp.concatenate(parts)[np.argsort(np.argsort(self.player, kind="stable"))]
 
+    def _both(self, parts: list[tuple[Array, Any]]) -> tuple[Array, Any]:
+        """Return the hidden states of all rows, and the caches of the players."""
+        return self._joined([hidden for hidden, _ in parts]), tuple(cache for _, cache in parts)
+
     def decode_params(self, params: types.Tree) -> types.Tree:
         """Return the parameters of each player in the form that the other functions read."""
         return tuple(self.model.decode_params(p) for p in params)
@@ -58,19 +62,13 @@ class Team:
         """Prefill each player's rows; ``samples`` is 1. ValueError if there are pictures."""
         if image is not None:
             raise ValueError("config.world.players: several players cannot read pictures")
-        parts = [
-            self.model.prefill(w, t, m, samples, columns, block)
-            for w, t, m in zip(weights, self._split(token), self._split(mask), strict=True)
-        ]
-        return self._joined([hidden for hidden, _ in parts]), tuple(cache for _, cache in parts)
+        read = zip(weights, self._split(token), self._split(mask), strict=True)
+        return self._both([self.model.prefill(*given, samples, columns, block) for given in read])
 
     def extend(self, weights: types.Tree, token: Array, mask: Array, cache: Any) -> tuple[Array, Any]:
         """Append one token to each row."""
-        parts = [
-            self.model.extend(w, t, m, c)
-            for w, t, m, c in zip(weights, self._split(token), self._split(mask), cache, strict=True)
-        ]
-        return self._joined([hidden for hidden, _ in parts]), tuple(cache for _, cache in parts)
+        read = zip(weights, self._split(token), self._split(mask), cache, strict=True)
+        return self._both([self.model.extend(*given) for given in read])
 
     def select(self, cache: Any, prompts: Array | None, rows: Array) -> Any:
         """Raise ValueError: a batch of several players does not shrink."""

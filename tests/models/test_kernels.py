@@ -12,6 +12,7 @@ ROWS, KV, SIZE, WIDTH = 3, 2, 16, 2 * kernels.COLUMNS
 HEADS = {"model__width": 64, "model__heads": 4, "model__kv_heads": 2, "model__head_size": SIZE}
 
 
+@pytest.mark.default_tier("1-0-0.0-float32", "5-63-0.0-float32", "17-64-0.0-float32", "4-127-2.0-bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
     ("queries", "last", "cap"),

@@ -89,7 +89,8 @@ def gradient_of(program):
 
     def run(joint, part):
         inner = [state.algorithm["objectives"][number] for number in joint]
-        return gradients.of_minibatch(setup, joint, part, state, rows, inner, jax.random.key(0))[:3]
+        minibatch = gradients.prepare(setup, joint, part, state, rows, inner, jax.random.key(0))
+        return gradients.of_minibatch(minibatch, part)
 
     return run, state
 

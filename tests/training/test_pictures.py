@@ -13,7 +13,10 @@ from rljax.config import resolve
 from rljax.data import tokenizers
 from rljax.models.checkpoints import families, weights
 from rljax.run import programs
+from rljax.run.reports import records
+from rljax.run.reports.pages import images
 from tests.models import families_cases
+from tests.run.reports.test_images import decoded
 from tests.support import tiny
 from tests.training.test_step import begun, close, mixed
 
@@ -48,12 +51,21 @@ def update(of, rollout=None):
     return before, jax.device_get(state.params), jax.device_get(metrics)
 
 
-def test_an_update_reads_pictures_and_moves_the_tower():
-    before, after, metrics = update(program())
+def test_an_update_reads_pictures_and_moves_the_tower_and_records_hold_the_picture_of_each_group_once():
+    of = program(log__rollout_rows=8)
+    before, after, metrics = update(of)
     moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), before["policy"], after["policy"])
     assert min(jax.tree.leaves(moved["tower"])) > 0 and moved["projector"]["matrix"] > 0
     assert metrics["sampler_gap"] < 1e-5
-    assert metrics["rows"].context.image.dtype == np.uint8  # what is logged are the pictures
+    rows, samples = metrics["rows"], of.setups[0].samples
+    assert rows.context.image.dtype == np.uint8  # what is logged are the pictures
+    made = records.rollouts(of, of.setups[0], 1, rows)
+    assert [bool(record.get("pictures")) for record in made] == [i % samples == 0 for i in range(2 * samples)]
+    for i in range(0, len(made), samples):
+        (source,) = made[i]["pictures"]
+        np.testing.assert_array_equal(decoded(source), rows.context.image[i, 0])
+    text = images.written(made[0]["prompt"])
+    assert text.startswith("[picture]") and "\ufffc" not in text
 
 
 @pytest.mark.full

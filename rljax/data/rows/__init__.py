@@ -28,6 +28,8 @@ FORMATS = files.FORMATS
 class Part(Protocol):
     """The rows of one file or split."""
 
+    _name: str  # of the file, for messages
+
     def __len__(self) -> int:
         """Return the number of rows."""
         ...
@@ -38,11 +40,11 @@ class Part(Protocol):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield all rows."""
-        ...
+        return (self[index] for index in range(len(self)))
 
     def where(self, index: int) -> str:
         """Return the place of a row: "train.jsonl:17" (line 17), "train.parquet[16]" (row 16, from 0)."""
-        ...
+        return f"{self._name}[{index}]"
 
     def columns(self) -> Mapping[str, int]:
         """Return for each column how many rows have a value, null excluded."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rljax.data import documents, storage
+from rljax.data import documents, rows, storage
 from rljax.data.rows import text
 from rljax.language import messages
 
@@ -16,7 +16,7 @@ except ImportError as error:
 _BATCH = 1024  # rows that are converted at once
 
 
-class Table:
+class Table(rows.Part):
     """The rows of a table in memory, converted when they are read."""
 
     def __init__(self, name: str, table: Any):
@@ -31,10 +31,6 @@ class Table:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self._table.to_batches(max_chunksize=_BATCH):
             yield from batch.to_pylist()
-
-    def where(self, index: int) -> str:
-        """Return the file and the number of a row."""
-        return f"{self._name}[{index}]"
 
     def columns(self) -> Mapping[str, int]:
         """Return for each column how many rows have a value."""

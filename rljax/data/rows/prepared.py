@@ -1,19 +1,19 @@
 """Rows of a data set that tfds has prepared in array_record files; nothing is downloaded."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from rljax import data
-from rljax.data import documents, storage
+from rljax.data import documents, rows, storage
 from rljax.data.rows import files
 from rljax.language import messages, parse
 
 
-class Prepared:
+class Prepared(rows.Part):
     """The rows of a split."""
 
     def __init__(self, name: str, source: Any):
@@ -24,13 +24,6 @@ class Prepared:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {name: _plain(value) for name, value in self._source[index].items()}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[index] for index in range(len(self)))
-
-    def where(self, index: int) -> str:
-        """Return the data set and the number of a row."""
-        return f"{self._name}[{index}]"
 
     def columns(self) -> Mapping[str, int]:
         """Return for each column the number of rows: tfds has no null."""

@@ -3,13 +3,14 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rljax import data
 from rljax.data import documents, storage
+from rljax.data import rows as rows_lib
 from rljax.language import messages
 
 LARGEST = 8 << 30  # bytes of a file, uncompressed; it is kept in memory
@@ -18,7 +19,7 @@ MOST_ROWS = 10_000_000  # of a file whose rows may be repeated by compression; a
 _BATCH = 1024  # records that are read at once
 
 
-class Lines:
+class Lines(rows_lib.Part):
     """Objects as JSON text, checked at once and parsed when they are read.
 
     Args:
@@ -39,21 +40,16 @@ class Lines:
         start, end = self._spans[index]
         return documents.parse_object(self._content[start:end], self.where(index))
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[index] for index in range(len(self)))
-
     def where(self, index: int) -> str:
-        """Return the file and the line of a row."""
-        if self._lines is None:
-            return f"{self._name}[{index}]"
-        return f"{self._name}:{self._lines[index]}"
+        """Return the file and the line of a row, or its number."""
+        return super().where(index) if self._lines is None else f"{self._name}:{self._lines[index]}"
 
     def columns(self) -> Mapping[str, int]:
         """Return for each column how many rows have a value."""
         return self._columns
 
 
-class Listed:
+class Listed(rows_lib.Part):
     """Objects of a JSON list."""
 
     def __init__(self, name: str, rows: Any):
@@ -69,13 +65,6 @@ class Listed:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._rows[index]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._rows)
-
-    def where(self, index: int) -> str:
-        """Return the file and the number of a row."""
-        return f"{self._name}[{index}]"
 
     def columns(self) -> Mapping[str, int]:
         """Return for each column how many rows have a value."""

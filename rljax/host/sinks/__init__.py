@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from rljax.language import dotted, messages, parse
 
 Log = Literal["metrics", "timings", "evaluations"]
+PREFIX: dict[Log, str] = {"metrics": "", "timings": "time/", "evaluations": "evaluation/"}  # of names of scalars
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLE = {

@@ -9,7 +9,6 @@ from typing import Any
 
 from rljax.host import sinks
 
-_PREFIX: dict[sinks.Log, str] = {"metrics": "", "timings": "time/", "evaluations": "evaluation/"}
 _RESULT = "evaluation/pass_at_1"  # what the table of hyper-parameters shows beside them
 
 
@@ -52,7 +51,7 @@ class Events:
     def scalars(self, log: sinks.Log, step: int, phase: str, values: Mapping[str, float]) -> None:
         """Write scalars, named ``time/...`` and ``evaluation/...`` where they are not metrics."""
         for name, value in values.items():
-            self._add(self._summary.scalar(_PREFIX[log] + name, value), step)
+            self._add(self._summary.scalar(sinks.PREFIX[log] + name, value), step)
 
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write the rollouts of a step as one text."""

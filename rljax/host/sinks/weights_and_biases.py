@@ -12,7 +12,6 @@ from matplotlib import image
 from rljax.data import storage
 from rljax.host import sinks
 
-_PREFIX: dict[sinks.Log, str] = {"metrics": "", "timings": "time/", "evaluations": "evaluation/"}
 _COLUMNS = ("step", "prompt", "completion", "reward", "outcome", "advantage", "finish")
 
 
@@ -57,7 +56,7 @@ class _Run:
         )
 
     def scalars(self, log: sinks.Log, step: int, phase: str, values: Mapping[str, float]) -> None:
-        self._run.log({_PREFIX[log] + name: value for name, value in values.items()}, step=step)
+        self._run.log({sinks.PREFIX[log] + name: value for name, value in values.items()}, step=step)
 
     def rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
         rows = [[record.get(column) for column in _COLUMNS] for record in records]

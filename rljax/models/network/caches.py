@@ -128,19 +128,18 @@ def prefill(
     Returns:
       Hidden states of the prompts ``[P, L, D]``, and a cache of ``P * samples`` rows.
     """
-    a, visible = architecture, transformer.causal(mask, layer.last(architecture, token, seen))
-    angles = layer.rotation(a, layer.places(a, token, mask != 0, seen))
+    a = architecture
+    x, angles, attend = transformer.whole(a, weights, token, mask, layout, seen)
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Pair]:
-        mixed = attention.attend(a.attention, form, query, key, value, visible, layout=layout)
-        return mixed, reads.stored(key, value)
+        return attend(form, query, key, value), reads.stored(key, value)
 
     def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, Pair]:
         x, (key, value) = layer.layer(a, number, weights, x, angles, mix, layout)
         names = ("rows", "kv_heads", None, None)
         return x, (layout(key, names), layout(value, names))
 
-    x, prompt = transformer.apply_layers(a, apply_layer, layer.embed(a, weights, token, seen), weights["layers"])
+    x, prompt = transformer.apply_layers(a, apply_layer, x, weights["layers"])
     cache = unwritten(a, prompt, mask != 0, token.shape[0] * samples, columns, block, layout)
     if a.rope_sections:
         cache = dataclasses.replace(cache, shift=layer.shift(a, token, mask != 0, seen))
@@ -261,9 +260,9 @@ def _visible(
     if not form.window:
         return in_prompt, seen
     query = position.reshape(prompt_mask.shape[0], 1, -1, 1)
-    key = prompt_length[:, None] + transformer.positions(seen)
+    key = prompt_length[:, None] + layer.positions(seen)
     return (
-        in_prompt & attention.near(form, query, transformer.positions(prompt_mask)[:, None, None, :]),
+        in_prompt & attention.near(form, query, layer.positions(prompt_mask)[:, None, None, :]),
         seen & attention.near(form, position[:, None], key),
     )
 

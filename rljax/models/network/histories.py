@@ -41,9 +41,9 @@ def emptied(cache: Cache, rows: Array) -> Cache:
 def append(architecture: Architecture, weights: Tree, token: Array, mask: Array, cache: Cache, layout: Layout) -> Cache:
     """Read several tokens into the history of every row; see ``models.Model.append``."""
     a, (rows, width) = architecture, token.shape
-    past, lanes = transformer.positions(cache.prompt_mask), a.heads // a.kv_heads
+    past, lanes = layer.positions(cache.prompt_mask), a.heads // a.kv_heads
     count = jnp.sum(cache.prompt_mask, axis=1, dtype=jnp.int32)
-    position = transformer.positions(mask != 0) + count[:, None]
+    position = layer.positions(mask != 0) + count[:, None]
     angles, real = (
         layer.rotation(a, position - cache.shift[:, None]),
         (mask != 0)[:, None, :] & jnp.tri(width, dtype=bool)[None],

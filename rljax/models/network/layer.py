@@ -85,6 +85,11 @@ def final(architecture: Architecture, params: Tree, x: Array) -> Array:
     return _norm(architecture, x, params, "final_norm")
 
 
+def positions(real: Array) -> Array:
+    """Return the position [B, S] of each token: the number of real tokens before it in its row."""
+    return jnp.cumsum(real, axis=1, dtype=jnp.int32) - real.astype(jnp.int32)
+
+
 def places(architecture: Architecture, token: Array, real: Array, seen: Array | None) -> Array:
     """Return the positions that turn queries and keys: how many real tokens are before each in its row.
 
@@ -101,15 +106,11 @@ def places(architecture: Architecture, token: Array, real: Array, seen: Array | 
       ``[B, S]`` int32, or ``[3, B, S]`` with ``rope_sections``.
     """
     a = architecture
-
-    def before(x: Array) -> Array:
-        return jnp.cumsum(x, axis=1, dtype=jnp.int32) - x.astype(jnp.int32)
-
     if not a.rope_sections:
-        return before(real)
+        return positions(real)
     number = jnp.full(token.shape, -1, jnp.int32) if seen is None else _placed(a, token, seen)
     side, here = math.isqrt(a.vision.tokens), number >= 0
-    first = before(real & ~here) + side * (before(here) // a.vision.tokens)
+    first = positions(real & ~here) + side * (positions(here) // a.vision.tokens)
     row, column = (jnp.where(here, x, 0) for x in divmod(number % a.vision.tokens, side))
     return jnp.stack([first, first + row, first + column])
 

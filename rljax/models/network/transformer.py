@@ -49,14 +49,20 @@ def apply(
     """
     if token.ndim != 2 or token.shape != mask.shape:
         raise ValueError(f"token has shape {token.shape} and mask {mask.shape}: expected one shape [B, S]")
+    return trunk(architecture, params, *whole(architecture, params, token, mask, layout, seen), layout)
+
+
+def whole(
+    architecture: Architecture, params: Tree, token: Array, mask: Array, layout: Layout, seen: Array | None
+) -> tuple[Array, Any, Mix]:
+    """Return embeddings, angles and attention of whole rows, as ``trunk`` reads them; arguments as of ``apply``."""
     rows = causal(mask, layer.last(architecture, token, seen))
 
     def mix(form: attention.Form, query: Array, key: Array, value: Array) -> Array:
         return attention.attend(architecture.attention, form, query, key, value, rows, layout=layout)
 
-    x = layer.embed(architecture, params, token, seen)
     angles = layer.rotation(architecture, layer.places(architecture, token, mask != 0, seen))
-    return trunk(architecture, params, x, angles, mix, layout)
+    return layer.embed(architecture, params, token, seen), angles, mix
 
 
 def causal(mask: Array, last: Array | None = None) -> attention.Rows:
@@ -64,12 +70,7 @@ def causal(mask: Array, last: Array | None = None) -> attention.Rows:
 
     ``last`` is from ``layer.last``, for rows with pictures.
     """
-    return attention.Rows((mask != 0).astype(jnp.int32), positions(mask != 0), last)
-
-
-def positions(real: Array) -> Array:
-    """Return the position [B, S] of each token: the number of real tokens before it in its row."""
-    return jnp.cumsum(real, axis=1, dtype=jnp.int32) - real.astype(jnp.int32)
+    return attention.Rows((mask != 0).astype(jnp.int32), layer.positions(mask != 0), last)
 
 
 def apply_shared(
@@ -234,19 +235,18 @@ def balance(
     Returns:
       The scalars that ``gated.balance`` returns.
     """
-    a, rows = architecture, causal(mask, layer.last(architecture, token, seen))
-    angles = layer.rotation(a, layer.places(a, token, mask != 0, seen))
+    a = architecture
+    x, angles, mix = whole(a, params, token, mask, layout, seen)
 
-    def mix(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, None]:
-        return attention.attend(a.attention, form, query, key, value, rows, layout=layout), None
+    def mixed(*operands: Any) -> tuple[Array, None]:
+        return mix(*operands), None
 
     def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, Any]:
         metrics: list[Any] = []
         watch = lambda y: metrics.append(gated.balance(a, weights["router"], y, mask))  # noqa: E731
-        return layer.layer(a, number, weights, x, angles, mix, layout, watch)[0], metrics[0]
+        return layer.layer(a, number, weights, x, angles, mixed, layout, watch)[0], metrics[0]
 
-    stream = layout(layer.embed(a, params, token, seen), layer.STREAM)
-    _, metrics = apply_layers(a, apply_layer, stream, params["layers"])
+    _, metrics = apply_layers(a, apply_layer, layout(x, layer.STREAM), params["layers"])
     return jax.tree.map(jnp.mean, metrics if a.scan else jax.tree.map(lambda *x: jnp.stack(x), *metrics))
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +20,8 @@ def script(seconds: float) -> html.Html:
     Args:
       seconds: between two questions to the server.
     """
-    return html.Html(f"""<script>
-let version = null;
-setInterval(async () => {{
-  if (document.hidden) return;
-  try {{
-    const now = await (await fetch("/version")).text();
-    if (version !== null && now !== version) location.reload();
-    version = now;
-    document.title = document.title.replace(/^\\(ended\\) /, "");
-  }} catch {{
-    if (!document.title.startsWith("(ended)")) document.title = "(ended) " + document.title;
-  }}
-}}, {seconds * 1000:.0f});
-</script>""")
+    text = pathlib.Path(__file__).with_name("pages").joinpath("live.html").read_text().rstrip()
+    return html.Html(text.replace("MILLISECONDS", f"{seconds * 1000:.0f}"))
 
 
 class Server(http.server.ThreadingHTTPServer):

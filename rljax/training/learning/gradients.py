@@ -118,7 +118,17 @@ def prepare(
     inner: Sequence[types.State],
     key: types.Key,
 ) -> Minibatch:
-    """Return a minibatch with its masks and coefficients; see ``of_minibatch`` for the arguments."""
+    """Return a minibatch with its masks and coefficients.
+
+    Args:
+      setup: the phase on devices.
+      joint: the numbers of the objectives: one, or a trunk's and then the numbers of its heads.
+      part: the current value of the trained parameters, see ``phases.Setup.part``.
+      state: the state before the update.
+      rollout: the rows of the minibatch.
+      inner: the states of the objectives.
+      key: of this gradient step.
+    """
     objectives = [setup.algorithm.objectives[number] for number in joint]
     keys = [key, *(jax.random.fold_in(key, _HEADS + number) for number in joint[1:])]
     live: Sequence[Any] = [None] * len(joint)
@@ -131,34 +141,18 @@ def prepare(
     return Minibatch(setup, joint, state, [r for r, _ in prepared], [i for _, i in prepared], keys)
 
 
-def of_minibatch(
-    setup: phases.Setup,
-    joint: tuple[int, ...],
-    part: types.Tree,
-    state: types.TrainState,
-    rollout: types.Rollout,
-    inner: Sequence[types.State],
-    key: types.Key,
-    total: Any = None,
-):
-    """Return the loss, metrics, gradient and states of the objectives of a gradient step, on one minibatch.
+def of_minibatch(minibatch: Minibatch, part: types.Tree, total: Any = None):
+    """Return the loss, metrics and gradient of a gradient step.
 
     Args:
-      setup: the phase on devices.
-      joint: the numbers of the objectives: one, or a trunk's and then the numbers of its heads.
+      minibatch: the prepared rows.
       part: the current value of the trained parameters, see ``phases.Setup.part``.
-      state: the state before the update.
-      rollout: the rows of the minibatch.
-      inner: the states of the objectives.
-      key: of this gradient step.
       total: ((loss, metrics), gradient) summed over micro-batches, if it is known.
 
     Returns:
-      (loss, metrics of each objective, gradient in ``part`` in float32, states of the objectives), the first three
-      summed over micro-batches.
+      (loss, metrics of each objective, gradient in ``part`` in float32), summed over micro-batches.
     """
-    minibatch = prepare(setup, joint, part, state, rollout, inner, key)
-    rows, asked = minibatch.rows, minibatch.asked
+    setup, rows, asked = minibatch.setup, minibatch.rows, minibatch.asked
     read = any(objective.module in setup.reads for objective in minibatch.objectives)
     (value, metrics), grads = _summed(setup, minibatch.gradient, part, rows, read) if total is None else total
     metrics = [diagnostics.completed(m) for m in metrics]
@@ -166,7 +160,7 @@ def of_minibatch(
         metrics[0] |= _noise(setup, minibatch.gradient, part, rows, grads)
     if "signs" in asked and "loss/policy" in metrics[0] and rows[0].advantage is not None:
         metrics[0] |= diagnostics.of_signs(*_summed(setup, minibatch.halves, part, rows, read))
-    return value, metrics, grads, minibatch.inner
+    return value, metrics, grads
 
 
 def _folded(key: types.Key, number: types.Array | None) -> types.Key:

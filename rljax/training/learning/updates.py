@@ -90,9 +90,8 @@ def _optimize(
     def gradient_step(carry, i: types.Array):
         part, opt_state, inner = carry
         rows = jax.tree.map(lambda x: x[i % minibatches], batches)
-        value, metrics, grads, inner = gradients.of_minibatch(
-            setup, joint, part, state, rows, inner, jax.random.fold_in(key, i), total
-        )
+        minibatch = gradients.prepare(setup, joint, part, state, rows, inner, jax.random.fold_in(key, i))
+        value, metrics, grads = gradients.of_minibatch(minibatch, part, total)
         if setup.learner.offload:  # on the device during the optimizer's step only
             opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
         rounding_key = None if rounding is None else jax.random.fold_in(rounding, i)
@@ -100,7 +99,7 @@ def _optimize(
         if setup.learner.offload:
             opt_state = jax.device_put(opt_state, jax.memory.Space.Host)
         metrics[0] |= {"gradient_norm": norm, "skipped": 1.0 - finite}
-        return (part, opt_state, inner), metrics
+        return (part, opt_state, minibatch.inner), metrics
 
     inner = [state.algorithm["objectives"][number] for number in joint]
     carry = (setup.part(state.params, joint), state.opt_state[lead], inner)

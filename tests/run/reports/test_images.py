@@ -1,42 +1,22 @@
-"""Pictures of prompts in records, on the page and in the terminal."""
+"""Pictures of prompts on the page and in the terminal; ``test_pictures`` has those in records."""
 
 import base64
 import io
 import re
 
-import jax
 import numpy as np
 import PIL.Image
 import pytest
 
 from rljax.environments import traits
-from rljax.run.reports import records
 from rljax.run.reports.pages import images
 from tests.environments import test_drawn as drawn_tasks
-from tests.support import tiny
-from tests.training import test_pictures as pictures
-from tests.training.test_step import begun
 
 
 def decoded(source):
     head, content = source.split(",")
     assert head == "data:image/png;base64"
     return np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(content))))
-
-
-def test_records_hold_the_picture_of_each_group_once():
-    program = tiny.program(**{**pictures.FIELDS})
-    (step,) = program.steps
-    rows = jax.device_get(step.rollout(begun(step, program.key), program.key))
-    made = records.rollouts(program, step.setup, 1, rows)
-    samples = step.setup.samples
-    assert [bool(record.get("pictures")) for record in made] == [i % samples == 0 for i in range(len(made))]
-    for i in range(0, len(made), samples):
-        (source,) = made[i]["pictures"]
-        np.testing.assert_array_equal(decoded(source), rows.context.image[i, 0])
-    assert images.written(made[0]["prompt"]).startswith("[picture]") and "\ufffc" not in images.written(
-        made[0]["prompt"]
-    )
 
 
 def test_large_pictures_are_reduced_and_proportions_stay():

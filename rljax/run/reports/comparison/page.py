@@ -7,14 +7,6 @@ from typing import Any
 from rljax.run.reports.comparison import arms, bands, quantities, results, writing
 from rljax.run.reports.pages import figures, html, plots, tables
 
-_RULES = """Means are over the runs of an arm, that is, over {over}. Intervals are 95 % intervals. Those of pass@k and
-greedy accuracy cover {over} and prompts, as all runs are evaluated on the same prompts: a bootstrap over both, as wide
-as the variances of both ask for. Those of other quantities, which are one number for each run, are Student's t over
-runs. A difference is paired by prompt, and by {over} if both arms have the same values of it; otherwise its variance is
-Welch's. With one run in an arm, the interval is over the prompts of its evaluation and does not contain the variation
-between runs. Each interval is for one comparison; they are not adjusted for their number. Metrics of the training are
-averaged over the last tenth of the last phase."""
-
 
 def page(result: results.Result, command: str = "") -> str:
     """Return the page; ``command`` is the command that makes it."""
@@ -55,7 +47,8 @@ def _evaluated(result: results.Result) -> str:
 
 
 def _rules(result: results.Result) -> html.Html:
-    return html.folded("How these numbers are computed", html.tag("p", _RULES.format(over=result.over)))
+    rules = pathlib.Path(__file__).with_name("rules.txt").read_text().strip()
+    return html.folded("How these numbers are computed", html.tag("p", rules.format(over=result.over)))
 
 
 def _main(result: results.Result) -> html.Html:
