@@ -8,8 +8,10 @@ Score:     held-out pass@1 55 % to 99.9 %; with blank pictures 5 %, with another
 
 The policy reads the height of the highest bar of a chart: ``max?`` after the 16 tokens of a picture of 32 x 32 pixels.
 Charts with the heights of a held-out one, from left to right, never occur in training. Nine of 20 demonstrations are
-wrong. Other tasks, of which no score was measured: ``configs/pictures.py:counting``, ``:screen``, ``:maze``, a world
-that is seen anew in each turn. ``:charts_twin`` and the like have a text in place of the picture.
+wrong. Other tasks, of which no score was measured: ``configs/pictures.py:counting``, ``:screen``, ``:geometry``,
+``:document``, ``:scene``, a graph of objects, ``:labyrinth``, mazes whose paths grow, and ``:maze``, a world that is
+seen anew in each turn. ``:charts_twin`` and the like have a text in place of the picture. ``:infi_mmr`` reads first the
+text, then the picture with the text, then the picture alone.
 """
 
 import rljax
@@ -18,24 +20,29 @@ TASKS = {
     "charts": "charts(ask='max', noise=0.45)",
     "counting": "counting(noise=0.5)",
     "screen": "screen(ask='box', partial=True, noise=0.1)",
+    "geometry": "geometry(noise=0.3)",
+    "document": "document(lines=2, noise=0.3)",
+    "scene": "scene(noise=0.1)",
+    "labyrinth": "labyrinth(length=(1, 2, 3, 4), noise=0.4)",
     "maze": "maze(side=4, pixels=32, moves=1)",
 }
 
 
 def get_config(arg: str = "charts"):
-    """Return the config; ``arg`` is a task, ``NAME_twin`` its twin in text, or "quick", which is too short to learn."""
+    """Return the config; ``arg``: a task, ``NAME_twin``, its twin in text, "infi_mmr" or "quick", short."""
     name, twin = arg.removesuffix("_twin") or "charts", arg.endswith("_twin")
-    if name not in (*TASKS, "quick") or (twin and name in ("maze", "quick")):
-        raise ValueError(f"pictures:{arg}: choose one of {', '.join(TASKS)}, but for maze also with _twin, or 'quick'.")
+    if name not in (*TASKS, "infi_mmr", "quick") or (twin and name in ("maze", "infi_mmr", "quick")):
+        names = f"{', '.join(TASKS)}, but for maze also with _twin, 'infi_mmr', or 'quick'"
+        raise ValueError(f"pictures:{arg}: choose one of {names}.")
     config = rljax.default_config()
     config.name = "pictures"
     config.task = TASKS.get(name, TASKS["charts"])
-    config.algorithm = "gui_g1()" if name == "screen" else "grpo(kl=0.0)"
+    config.algorithm = {"screen": "gui_g1()", "scene": "r1_sgg(kl=0.0)"}.get(name, "grpo(kl=0.0)")
     config.model.update({"layers": 2, "width": 128})
     if twin:
         config.task = config.task.removesuffix(")") + ", twin=True)"
     else:
-        config.model.vision.update({"layers": 2, "width": 64})
+        config.model.vision.update({"layers": 2, "width": 64, "pixels": 48 if name == "geometry" else 32})
     config.batch.update({"prompts": 64, "samples": 8})
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
@@ -46,9 +53,15 @@ def get_config(arg: str = "charts"):
         warmup=50,
         evaluate="base",
     )
-    config.phase.main = rljax.phase(
-        steps=120, optimizer="adamw(learning_rate=3e-4, weight_decay=0.0)", warmup=20, evaluate="result"
-    )
+    reinforced = {"optimizer": "adamw(learning_rate=3e-4, weight_decay=0.0)", "warmup": 20}
+    config.phase.main = rljax.phase(steps=120, evaluate="result", **reinforced)
+    if name == "labyrinth":  # the order of Ariadne (arXiv 2511.00710), by exact length; its reward of steps is absent
+        config.phase.main.seam.source = "ordered(linear(0.0, 1.0, 100))"
+    if name == "infi_mmr":  # the phases of Infi-MMR (arXiv 2505.23091): text, picture with a caption, picture
+        config.phases = ("warm", "text", "caption", "main")
+        config.phase.text, config.phase.caption = (rljax.phase(steps=60, **reinforced) for _ in range(2))
+        for phase, value in {"warm": (False, True), "text": True, "caption": "both"}.items():
+            config.phase[phase].task = f"{config.task[:-1]}, twin={value!r})"
     if name == "quick":
         config.model.width = 32
         config.model.vision.update({"layers": 1, "width": 16})

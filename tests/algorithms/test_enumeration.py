@@ -85,7 +85,7 @@ EXPECTED = {
     **same(Z * J, "supo", "webagent_r1", "agent_lightning", "dr_mas", "tango", "paravt", "dph_rl", "guide_grpo"),
     **same(Z * J, "rex_rag", "exp_grpo", "cog_rethinker", "grpo_lambda", "cosine_grpo", "vl_cogito", "ada_ctrl"),
     **same(Z * J, "auto_think", "train_long_think_short", "campo", "grpo_tcr", "rlsp", "mm_upt", "rlccf"),
-    **same(Z * J, "general_reasoner", "gated_reward", "ghpo", "vlm_r1", "r1_sgg", "cls_rl"),
+    **same(Z * J, "general_reasoner", "gated_reward", "ghpo"),
     # other scales of a pair
     "max_rl": J,  # +-(1/2) / (1/2) on mixed pairs: q + p
     "pass_at_k": J,  # k = 1: +-(1/2) / (1/2), the population deviation
@@ -129,8 +129,7 @@ EXPECTED = {
     "tulu_3": (10 * J - 0.05 * KL) / spread(10 * REWARD[:, None] - V - 0.05 * TO_GO),
     "turn_ppo": J / S_TOKENS,  # a bandit: r - V_0
     # k3 in the loss adds forward KL; k2, and k3 with the ratio, reverse KL; state by state
-    "grpo": Z * J - 0.04 * K3,
-    "rlt": Z * J - 0.04 * K3,
+    **same(Z * J - 0.04 * K3, "grpo", "rlt", "vlm_r1", "r1_sgg", "cls_rl"),
     **same(Z * J - 1e-3 * K3, "r1_zero", "prorl", "intellect_2", "remix"),
     "simplerl_zoo": Z * J - 1e-4 * K3,
     "deepseek_v32": Z * J - 1e-3 * K2,

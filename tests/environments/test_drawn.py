@@ -161,7 +161,7 @@ def scene(shown, question, task):
         x, y = e + g - a - c, f + h - b - d
         relation, forward = ("<", x >= 0) if abs(x) >= abs(y) else ("^", y >= 0)
         edges.append(one + relation + other if forward else other + relation + one)
-    return f"{shown}|{','.join(edges)}"
+    return f"{shown}/{','.join(edges)}"
 
 
 def see_scene(picture, task):
@@ -533,6 +533,15 @@ def test_a_mix_has_pictures_of_one_size():
     one, other = (environments.lookup("counting")(pixels=pixels) for pixels in (32, 48))
     with pytest.raises(ValueError, match=r"small: has .*32.* but large has .*48.* all pictures must be equal"):
         mixed.mix([one, other], ("small", "large"))
+
+
+def test_a_picture_with_its_text():
+    both, picture, twin = (make("charts", ask="max", twin=twin) for twin in ("both", False, True))
+    prompts, seen, read = (run(t, np.arange(8, dtype=np.int32), "train")[0] for t in (both, picture, twin))
+    np.testing.assert_array_equal(prompts.image, seen.image)
+    texts = decode(both, prompts.token)
+    assert texts == [characters.PICTURE * 16 + text for text in decode(twin, read.token)]
+    assert both.pictures == picture.pictures and both.alphabet == twin.alphabet
 
 
 def test_pictures_and_their_twins_take_turns():

@@ -18,10 +18,10 @@ OBJECT, RELATION = r"([A-H])" + r" (\d{1,3})" * 4, r"([A-H])([<^])([A-H])"
 def read(text, count):
     """Return objects and relations, or None if the text is not in form."""
     one, other = (f"{form}(,{form})*" for form in (OBJECT, RELATION))
-    if not re.fullmatch(rf"{one}\|({other})?", text):
+    if not re.fullmatch(rf"{one}/({other})?", text):
         return None
-    nodes = [(name, [*map(int, box)]) for name, *box in re.findall(OBJECT, text.split("|")[0])]
-    edges = re.findall(RELATION, text.split("|")[1])
+    nodes = [(name, [*map(int, box)]) for name, *box in re.findall(OBJECT, text.split("/")[0])]
+    edges = re.findall(RELATION, text.split("/")[1])
     return None if len(nodes) > count + 1 or len(edges) > count * (count - 1) // 2 + 1 else (nodes, edges)
 
 
@@ -89,9 +89,9 @@ def variants(target, rng):
         nodes = [nodes[0], *nodes]
     if kind == 3:
         edges = edges[:-1]
-    text = ",".join(" ".join(map(str, [name, *box])) for name, box in nodes) + "|" + ",".join(map("".join, edges))
-    forms = [text + ",", text.replace("|", ",", 1), text.replace(" ", "  ", 1), f"{text},A<", text[1:], f"{text}|A<B"]
-    forms += [text.replace("|", ",A 1 2 3 4" * 3 + "|"), text + ",A<B" * 5, text.replace(" ", " 1000", 1), "", "|"]
+    text = ",".join(" ".join(map(str, [name, *box])) for name, box in nodes) + "/" + ",".join(map("".join, edges))
+    forms = [text + ",", text.replace("/", ",", 1), text.replace(" ", "  ", 1), f"{text},A<", text[1:], f"{text}/A<B"]
+    forms += [text.replace("/", ",A 1 2 3 4" * 3 + "/"), text + ",A<B" * 5, text.replace(" ", " 1000", 1), "", "/"]
     return forms[rng.integers(len(forms))] if rng.random() < 0.25 else text
 
 

@@ -79,8 +79,9 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
     r, logp = reward[ROW], LOGP[ROW]
     parts = dict.fromkeys(("format", "exploration", "votes", "verdict", "closing", "node", "edge"), r)
     parts |= dict.fromkeys(("greedy_reward", "optimal_value", "prompt_value"), 0.25 * rows)
-    paid = ("flow", "unclosed", "iou", "box", "kept", "think", "easy", "tag", "length_gap", "recall")
-    parts |= dict.fromkeys(paid, rows)
+    parts |= dict.fromkeys(
+        ("flow", "unclosed", "iou", "box", "kept", "think", "easy", "tag", "length_gap", "recall"), rows
+    )
     parts |= {"beats_reference": 2 * r - 1, "answer": 1 - r, "solver_success": 0.75 - 0.5 * r, "next_value": 0.3 * r}
     parts |= {"drift": 0 * rows, "rate": rows}
     extra = {"node": np.arange(N)[:, None] + np.zeros((1, 3), int), "tag": np.zeros((N, 3), int)}

@@ -177,6 +177,20 @@ def test_pictures_that_a_policy_cannot_read_are_refused(fields, message):
         resolve.run(tiny.config(**{**FIELDS, **fields}))
 
 
+@pytest.mark.full
+def test_the_configs_of_pictures():
+    from configs import pictures
+
+    names = [*pictures.TASKS, *(f"{name}_twin" for name in pictures.TASKS if name != "maze"), "infi_mmr", "quick"]
+    for name in names:
+        resolved = resolve.run(pictures.get_config(name))
+        assert (resolved.phases[-1].task.pictures is None) == name.endswith("_twin")
+    shown = [phase.task.pictures is not None for phase in resolve.run(pictures.get_config("infi_mmr")).phases]
+    assert shown == [True, False, True, True]
+    with pytest.raises(ValueError, match=r"pictures:maze_twin: choose one of charts, counting, .*'infi_mmr'"):
+        pictures.get_config("maze_twin")
+
+
 MAZE = {**FIELDS, "task": "maze(side=4, pixels=16, tokens=4, moves=1)"}
 
 

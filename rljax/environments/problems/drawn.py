@@ -1,8 +1,9 @@
 """Tasks whose prompts hold a picture that is drawn inside the compiled program: ``Drawn``, what their rules share.
 
 A prompt is the placeholders of the picture and a question: ``red circle?``. With ``twin=True`` a text takes the place
-of the picture, ``red circle,blue square:red circle?``; everything else, the splits and the tokenizer's characters
-included, is the same. The splits share no combination of the values that the answer depends on: each class says which.
+of the picture, ``red circle,blue square:red circle?``, with ``twin='both'`` it is after it; everything else, the splits
+and the tokenizer's characters included, is the same. The splits share no combination of the values that the answer
+depends on: each class says which.
 """
 
 import abc
@@ -10,7 +11,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from rljax.language.settings import setting
 from rljax.types import Range
 
 _BLOCK = 4096
+Twin = bool | Literal["both"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Drawn(abc.ABC):
 
     pixels: Annotated[int, Range(16, 1024)] = setting(32, "Height and width of the picture, in pixels.")
     tokens: Annotated[int, Range(1, 4096)] = setting(16, "Placeholders of the picture in the prompt.")
-    twin: bool | tuple[bool, ...] = setting(
-        False, "Whether a text describes the picture in its place; (False, True): they take turns, each a domain."
+    twin: Twin | tuple[Twin, ...] = setting(
+        False, "Whether a text describes the picture in its place, 'both': after it; several take turns, each a domain."
     )
 
     knob: ClassVar[str]  # the setting whose several values take turns, each a domain
@@ -92,7 +94,7 @@ class Drawn(abc.ABC):
     @property
     def pictures(self) -> traits.Pictures | None:
         """One picture, or None for the twin."""
-        return None if self.twin else traits.Pictures(1, self.pixels, self.pixels, self.tokens)
+        return None if self.twin is True else traits.Pictures(1, self.pixels, self.pixels, self.tokens)
 
     @property
     def alphabet(self) -> str:
@@ -101,7 +103,8 @@ class Drawn(abc.ABC):
 
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write the placeholders, or the text of the twin, and the question."""
-        shown = [self.describe(value), ":"] if self.twin else [characters.PICTURE * self.tokens]
+        shown = [characters.PICTURE * self.tokens] if self.pictures else []
+        shown += [self.describe(value), ":"] if self.twin else []
         return characters.line(len(value), *shown, self.question(value))
 
     def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:

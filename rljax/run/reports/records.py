@@ -46,9 +46,9 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered; "pictures" of the prompt, unless the row before has the same prompt;
-      "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task. Turns of
-      chapters that did not take place and rows that fill a batch, without a token, are left out.
+      completion that the policy began and nobody answered; "pictures" of the prompt, unless the row before has the
+      same prompt; "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task.
+      Turns of chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
     assert rows.action is not None and rows.index is not None
     values, world = per_token(rows), turns.of_world(setup.task, rows)

@@ -1,4 +1,4 @@
-"""Scenes: a picture of labelled boxes, answered by its graph: ``A 3 4 9 11,B 20 2 26 9|A<B``."""
+"""Scenes: a picture of labelled boxes, answered by its graph: ``A 3 4 9 11,B 20 2 26 9/A<B``."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ class Scene(drawn.Drawn):
     """Write all objects of a picture with their boxes, and the relation of each pair.
 
     An object is a letter in a box: ``A 3 4 9 11`` is left, top, right and bottom in pixels, edges included. Objects are
-    in the order of the picture, row by row. After ``|`` each pair has ``A<B``, A is left of B, or ``A^B``, A is above
+    in the order of the picture, row by row. After ``/`` each pair has ``A<B``, A is left of B, or ``A^B``, A is above
     B: of middles in which the distance is larger, across if equal. An answer is correct if its relations are those of
     the picture, and its objects too, each with an intersection over union (IoU) of at least 0.5; their order is free.
     The splits share no set of letters in a set of cells. A slip is the other one of two letters, and noise another
@@ -57,7 +57,7 @@ class Scene(drawn.Drawn):
     @property
     def signs(self) -> str:
         """Letters, digits, and those of the graph."""
-        return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: self.letters] + "0123456789 ,|<^"
+        return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: self.letters] + "graph0123456789 ,/<^"
 
     @property
     def radices(self) -> list[int]:
@@ -85,8 +85,8 @@ class Scene(drawn.Drawn):
         return self._nodes(*self._objects(value))
 
     def question(self, value: jax.Array) -> jax.Array:
-        """Write ``?``."""
-        return characters.line(len(value), "?")
+        """Write ``graph?``."""
+        return characters.line(len(value), "graph?")
 
     def reply(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> jax.Array:
         """Write the graph."""
@@ -96,7 +96,7 @@ class Scene(drawn.Drawn):
         nodes = self._nodes(jnp.where(slip[:, :1], swapped, letter), numbers)
         edges = [jnp.stack(edge, axis=1) for edge in self._edges(letter, boxes)]
         present = jnp.ones((len(value), len(edges)), bool)
-        return characters.line(len(value), nodes, "|", drawn.listed(jnp.stack(edges, axis=1), present))
+        return characters.line(len(value), nodes, "/", drawn.listed(jnp.stack(edges, axis=1), present))
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Read the graph and compare it with that of the picture."""
@@ -208,7 +208,7 @@ class Scene(drawn.Drawn):
           ``[P]`` whether they are in form; letters ``[P, M]``, boxes ``[P, M, 4]`` and presence ``[P, M]`` of objects;
           relations ``[P, E, 3]``, 0 where there is none.
         """
-        bar, comma, space = (code == ord(c) for c in "|, ")
+        bar, comma, space = (code == ord(c) for c in "/, ")
         after, filled = jnp.cumsum(bar, axis=1), (code != 0) & ~bar & ~comma
         item = jnp.cumsum(comma & (after == 0), axis=1)
         place = jnp.cumsum(comma & (after > 0), axis=1)
