@@ -18,6 +18,7 @@ TASKS = {
     "charts": "charts(ask='max', noise=0.45)",
     "counting": "counting(noise=0.5)",
     "screen": "screen(ask='box', partial=True, noise=0.1)",
+    "redraw": "redraw(noise=0.2)",
     "maze": "maze(side=4, pixels=32, moves=1)",
 }
 
@@ -30,7 +31,7 @@ def get_config(arg: str = "charts"):
     config = rljax.default_config()
     config.name = "pictures"
     config.task = TASKS.get(name, TASKS["charts"])
-    config.algorithm = "gui_g1()" if name == "screen" else "grpo(kl=0.0)"
+    config.algorithm = {"screen": "gui_g1()", "redraw": "msrl(first=60)"}.get(name, "grpo(kl=0.0)")
     config.model.update({"layers": 2, "width": 128})
     if twin:
         config.task = config.task.removesuffix(")") + ", twin=True)"

@@ -18,7 +18,8 @@ path a function or class under ``@task``; modules are imported when needed.
 ===================  ==========================================================================================
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
                      ``lists``; ``arithmetic`` is made of the same parts; several tasks that take turns, ``mixed``; with
-                     a picture in the prompt, ``drawn``: ``counting``, ``charts``, ``labyrinth``, ``screen``
+                     a picture in the prompt, ``drawn``: ``counting``, ``charts``, ``labyrinth``, ``screen``,
+                     ``redraw``
 ``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
                      ``gym``, the generators of reasoning-gym
 ``traits.py``        ``traits(task)``: who judges a task, its turns, seats and rows, and what its rows hold
@@ -248,6 +249,7 @@ TASKS: Mapping[str, str] = {
     "counting": "rljax.environments.problems.shipped.counting:counting",
     "charts": "rljax.environments.problems.shipped.charts:charts",
     "labyrinth": "rljax.environments.problems.shipped.labyrinth:labyrinth",
+    "redraw": "rljax.environments.problems.shipped.redraw:redraw",
     "screen": "rljax.environments.problems.shipped.screen:screen",
     "gsm8k": "rljax.environments.questions.gsm8k:gsm8k",
     "math": "rljax.environments.questions.gsm8k:math",

@@ -77,7 +77,7 @@ def state_values(reward):
 def arrays(reward=REWARD, mask=FULL, live=LOGP):
     tokens, rows = np.ones((N, 3)), np.ones(N)
     r, logp = reward[ROW], LOGP[ROW]
-    parts = dict.fromkeys(("format", "exploration", "votes", "verdict", "closing"), r)
+    parts = dict.fromkeys(("format", "exploration", "votes", "verdict", "closing", "ssim", "structure"), r)
     parts |= dict.fromkeys(("greedy_reward", "optimal_value", "prompt_value"), 0.25 * rows)
     parts |= dict.fromkeys(("flow", "unclosed", "iou", "box", "kept", "think", "easy", "tag", "length_gap"), rows)
     parts |= {"beats_reference": 2 * r - 1, "answer": 1 - r, "solver_success": 0.75 - 0.5 * r, "next_value": 0.3 * r}

@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.environments.verifiers import listings, similarity, svg
 from rljax.environments.verifiers.sandbox import box, drawings, start
-from rljax.language.ranges import Count, NonNegative, Positive
+from rljax.language.ranges import Count, Fraction, NonNegative, Positive
 
 _LIBRARIES = {
     "svg": start.Libraries(("resvg-py", "pillow", "matplotlib"), ("resvg_py", "PIL.Image", "PIL.ImageOps")),
@@ -51,13 +51,14 @@ class Rendered:
     - ``timed_out``: 1 if it was stopped at its time limit.
 
     What cannot be rendered is "unparseable" and has reward 0, also if it is too slow, so that the policy learns to
-    avoid it. A reward of 1 is correct; ``verifier.threshold`` accepts less.
+    avoid it.
     """
 
     code: Code = "svg"  # what completions and references are
     pixels: NonNegative = 1.0  # weights of the parts
     ssim: NonNegative = 1.0
     structure: NonNegative = 1.0  # 0: rows need no code
+    threshold: Fraction = 0.95  # the least reward that is correct
     side: Count = 64  # pixels of pictures where rows have none
     seconds: Positive = 5.0  # wall time of a drawing
     memory: Positive = 1.0  # GiB of address space
@@ -135,8 +136,8 @@ class Rendered:
         if target is not None and self.structure:
             parts["structure"] = similarity.of_elements(drawn.elements, target.elements)
         weights = {"pixels": self.pixels, "ssim": self.ssim, "structure": self.structure}
-        total = sum(weight * parts[name] for name, weight in weights.items() if weight)
-        return {"reward": total / sum(weights.values()), **parts}
+        reward = sum(weight * parts[name] for name, weight in weights.items() if weight) / sum(weights.values())
+        return {"reward": reward, "outcome": "correct" if reward >= self.threshold else "wrong", **parts}
 
     def source(self, text: str) -> str:
         """Return the code of a text."""
@@ -150,29 +151,29 @@ class Rendered:
           Unrendered: it is refused, has an error or draws nothing.
           TimeoutError: it takes longer than ``seconds``.
         """
-        elements = None
         if self.code == "svg":
             try:
                 elements = svg.read(source)
             except svg.Refused as error:
                 raise Unrendered(str(error)) from None
-        job = {
-            "kind": "run",
-            "source": _HARNESS,
-            "input": json.dumps({"kind": self.code, "source": source, "side": side}),
-        }
+            return self.render(source, side)._replace(elements=tuple(elements))
+        return self.render(source, side)
+
+    def render(self, source: str, side: int) -> Drawing:
+        """Render code in the sandbox, SVG without a look at what it has; raises as ``draw``."""
+        written = json.dumps({"kind": self.code, "source": source, "side": side})
+        job = {"kind": "run", "source": _HARNESS, "input": written}
         limits = box.Limits(cpu=math.ceil(self.seconds) + 1, memory=int(self.memory * 2**30))
         begun = start.begin(job, limits, self.code == "svg" or self.unsafe, _LIBRARIES[self.code])
         with begun as running:
             try:
-                written = running.output(time.monotonic() + self.seconds, _MOST_WRITTEN + 3 * side * side)
+                drawn = running.output(time.monotonic() + self.seconds, _MOST_WRITTEN + 3 * side * side)
             except EOFError:
                 raise Unrendered("it writes too much") from None
-        line, _, content = written.partition(b"\n")
+        line, _, content = drawn.partition(b"\n")
         if len(content) != 3 * side * side:
             raise Unrendered("it draws no picture")
-        picture = np.frombuffer(content, np.uint8).reshape(side, side, 3)
-        return Drawing(picture, tuple(_elements(line) if elements is None else elements))
+        return Drawing(np.frombuffer(content, np.uint8).reshape(side, side, 3), tuple(_elements(line)))
 
 
 _HARNESS = inspect.getsource(drawings)

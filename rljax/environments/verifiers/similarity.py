@@ -89,8 +89,9 @@ def structure(similar: Any, count: Any, other: Any) -> Any:
     """
     xp = similar.__array_namespace__()
     size = max(similar.shape[-2:])
-    row, column = xp.arange(similar.shape[-2]), xp.arange(similar.shape[-1])
-    present = (row < count[..., None])[..., :, None] & (column < other[..., None])[..., None, :]
+    one, two = (xp.ones_like(similar[..., 0], dtype=bool), xp.ones_like(similar[..., 0, :], dtype=bool))
+    one, two = (xp.cumsum(x, axis=-1) <= n[..., None] for x, n in ((one, count), (two, other)))
+    present = one[..., :, None] & two[..., None, :]
     padding = [(0, 0)] * (similar.ndim - 2) + [(0, size - side) for side in similar.shape[-2:]]
     similar = xp.pad(xp.where(present, similar, 0.0), padding)
     orders = np.array([*itertools.permutations(range(size))])
@@ -106,7 +107,7 @@ def of_elements(drawn: Sequence[Element], target: Sequence[Element]) -> float:
         return float(len(drawn) == len(target))
     number = {kind: i for i, kind in enumerate(dict.fromkeys(e.kind for e in (*drawn, *target)))}
 
-    def arrays(elements: Sequence[Element]) -> tuple[Any, Any, Any]:
+    def arrays(elements: Sequence[Element]) -> Any:
         return tuple(
             np.array([x(e) for e in elements]) for x in (lambda e: number[e.kind], lambda e: e[1], lambda e: e[2])
         )

@@ -13,6 +13,7 @@
 ``paths.py``       a shortest path in a graph with lengths
 ``rewriting.py``   replacements in a text, one rule after the other
 ``screen.py``      a picture: a click on a button, or its box
+``redraw.py``      a picture: what draws it again
 ``sorting.py``     numbers in order, by exchanges of neighbours
 =================  ====================================================================================
 """
