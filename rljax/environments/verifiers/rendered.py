@@ -193,11 +193,15 @@ def _check(unsafe: bool) -> None:
 def _elements(line: bytes) -> list[similarity.Element]:
     """Return the elements that a box has sent; ``Unrendered`` if these are none."""
     try:
-        read = [(str(kind), [*map(float, colour)], [*map(float, box)]) for kind, colour, box in json.loads(line)]
-        if len(read) > _MOST or not all(
-            len(c) == 3 and len(b) == 4 and np.isfinite([*c, *b]).all() for _, c, b in read
-        ):
+        read = []
+        for kind, (red, green, blue), (left, top, right, bottom) in json.loads(line):
+            colour, box = (
+                (float(red), float(green), float(blue)),
+                (float(left), float(top), float(right), float(bottom)),
+            )
+            read.append(similarity.Element(str(kind), colour, box))
+        if len(read) > _MOST or not np.isfinite([(*e.colour, *e.box) for e in read]).all():
             raise ValueError
     except (TypeError, ValueError, RecursionError):
         raise Unrendered("its elements cannot be read") from None
-    return [similarity.Element(kind, tuple(colour), tuple(place)) for kind, colour, place in read]  # type: ignore
+    return read

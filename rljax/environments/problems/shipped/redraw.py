@@ -118,7 +118,8 @@ class Redraw(drawn.Drawn):
             "structure": similarity.structure(similar, count, jnp.full(len(value), self.difficulty)),
         }
         parts = {name: jnp.where(parseable, x, 0.0) for name, x in parts.items()}
-        return sum(parts.values()) / len(parts) if self.partial else None, parts
+        mean = jnp.mean(jnp.stack([*parts.values()]), axis=0)
+        return mean if self.partial else None, parts
 
     def _shapes(self, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return the kind, place and size of each shape, ``[P, n]`` each, by their places."""

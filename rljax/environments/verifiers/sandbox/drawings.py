@@ -21,11 +21,16 @@ _MOST = 400  # elements
 def svg(source: str, side: int) -> Any:
     """Return the picture of an SVG image on white, of which one side has ``side`` pixels."""
     import PIL.Image
-    import resvg_py
+    import resvg_py  # pyright: ignore[reportMissingImports]  an extra
 
-    fonts = pathlib.Path(importlib.util.find_spec("matplotlib").origin).parent / "mpl-data/fonts/ttf"  # type: ignore
-    font = [str(fonts / "DejaVuSans.ttf")] if "<text" in source else None
-    options: Any = {"font_files": font, "skip_system_fonts": True, "font_family": "DejaVu Sans", "background": "white"}
+    spec: Any = importlib.util.find_spec("matplotlib")  # has fonts, and is not imported for them
+    font = str(pathlib.Path(spec.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf")
+    options: Any = {
+        "font_files": [font] if "<text" in source else None,
+        "skip_system_fonts": True,
+        "font_family": "DejaVu Sans",
+        "background": "white",
+    }
     png = resvg_py.svg_to_bytes(svg_string=source, width=side, height=side, **options)
     return PIL.Image.open(io.BytesIO(bytes(png)))
 
@@ -49,7 +54,7 @@ def plot(source: str) -> tuple[Any, list[Any]]:
 
 def _elements(figure: Any, renderer: Any) -> Iterator[Any]:
     """Yield the kind, colour and box of what the axes of a figure show."""
-    from matplotlib import collections, colors, container, image, lines, patches, text  # noqa: F401
+    from matplotlib import colors
 
     for axes in figure.axes:
         shown = [*axes.lines, *axes.patches, *axes.collections, *axes.images, axes.title, axes.xaxis.label]

@@ -61,6 +61,9 @@ class Libraries(NamedTuple):
         return paths
 
 
+NONE = Libraries()
+
+
 class SandboxError(RuntimeError):
     """The process of the sandbox has ended."""
 
@@ -68,7 +71,7 @@ class SandboxError(RuntimeError):
 class Sandbox:
     """A zygote. ``refused`` is why the kernel gives it no namespaces, or ""."""
 
-    def __init__(self, unsafe: bool = False, libraries: Libraries = Libraries()):  # noqa: B008  it is immutable
+    def __init__(self, unsafe: bool = False, libraries: Libraries = NONE):
         """Start it.
 
         Args:
@@ -185,7 +188,7 @@ def begin(
     job: Mapping[str, Any],
     limits: box.Limits,
     unsafe: bool,
-    libraries: Libraries = Libraries(),  # noqa: B008  it is immutable
+    libraries: Libraries = NONE,
 ) -> box.Box:
     """Start a box in the sandbox of this process, or in a new one if the kernel has ended that."""
     try:
