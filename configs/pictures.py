@@ -41,7 +41,7 @@ def get_config(arg: str = "charts"):
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
         algorithm="sft()",
-        steps=350,
+        steps=500 if name == "redraw" else 350,
         batch={"prompts": 128},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,

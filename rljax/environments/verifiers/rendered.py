@@ -19,7 +19,11 @@ _LIBRARIES = {
     "svg": start.Libraries(("resvg-py", "pillow", "matplotlib"), ("resvg_py", "PIL.Image", "PIL.ImageOps")),
     "plot": start.Libraries(("matplotlib",), ("PIL.ImageOps", "matplotlib.pyplot")),
 }
-_GRACE = 1.0  # seconds for a box to start and to be read
+_GRACE = 0.25  # seconds for a box to start and to be read
+_TRIAL = {
+    "svg": '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>',
+    "plot": "import matplotlib.pyplot as plt\nplt.plot([1])",
+}
 _MOST_WRITTEN = 1 << 18  # bytes of the elements
 _MOST = 1000  # elements
 
@@ -60,7 +64,7 @@ class Rendered:
     structure: NonNegative = 1.0  # 0: rows need no code
     threshold: Fraction = 0.95  # the least reward that is correct
     side: Count = 64  # pixels of pictures where rows have none
-    seconds: Positive = 5.0  # wall time of a drawing
+    seconds: Positive = 2.0  # wall time of a drawing; verifier.timeout must be above twice as many and a half
     memory: Positive = 1.0  # GiB of address space
     unsafe: bool = False  # run plotting code although the kernel refuses namespaces
 
@@ -87,6 +91,13 @@ class Rendered:
     def longest(self) -> float:
         """The most seconds that a call takes; verifier.timeout must be longer."""
         return 2 * (self.seconds + _GRACE)  # also of a reference
+
+    def self_test(self) -> None:
+        """Start the sandbox and draw a trial; workers call this when they start."""
+        try:
+            self.draw(_TRIAL[self.code], 8)
+        except (Unrendered, TimeoutError) as error:
+            raise RuntimeError(f"code={self.code!r}: the renderer does not work here: {error}") from error
 
     def check(self, reference: Any, pictures: int, where: str) -> None:
         """Raise ValueError if a row has nothing to compare with, or its code is none."""
