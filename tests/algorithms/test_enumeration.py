@@ -85,7 +85,7 @@ EXPECTED = {
     **same(Z * J, "supo", "webagent_r1", "agent_lightning", "dr_mas", "tango", "paravt", "dph_rl", "guide_grpo"),
     **same(Z * J, "rex_rag", "exp_grpo", "cog_rethinker", "grpo_lambda", "cosine_grpo", "vl_cogito", "ada_ctrl"),
     **same(Z * J, "auto_think", "train_long_think_short", "campo", "grpo_tcr", "rlsp", "mm_upt", "rlccf"),
-    **same(Z * J, "general_reasoner", "gated_reward", "ghpo"),
+    **same(Z * J, "general_reasoner", "gated_reward", "ghpo", "msrl", "rrvf"),
     # other scales of a pair
     "max_rl": J,  # +-(1/2) / (1/2) on mixed pairs: q + p
     "pass_at_k": J,  # k = 1: +-(1/2) / (1/2), the population deviation

@@ -79,6 +79,7 @@ def test_whatever_is_imported_is_required():
         "pgx",
         "pyarrow",
         "reasoning_gym",
+        "resvg_py",
         "textarena",
         "wandb",
     }  # only used where it runs us, or with an extra

@@ -77,7 +77,8 @@ def state_values(reward):
 def arrays(reward=REWARD, mask=FULL, live=LOGP):
     tokens, rows = np.ones((N, 3)), np.ones(N)
     r, logp = reward[ROW], LOGP[ROW]
-    parts = dict.fromkeys(("format", "exploration", "votes", "verdict", "closing", "node", "edge"), r)
+    named = ("format", "exploration", "votes", "verdict", "closing", "node", "edge", "ssim", "structure")
+    parts = dict.fromkeys(named, r)
     parts |= dict.fromkeys(("greedy_reward", "optimal_value", "prompt_value"), 0.25 * rows)
     parts |= dict.fromkeys(
         ("flow", "unclosed", "iou", "box", "kept", "think", "easy", "tag", "length_gap", "recall"), rows

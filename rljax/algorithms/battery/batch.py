@@ -97,6 +97,8 @@ def _parts(r: np.random.Generator) -> Arrays:
         "exploration": r.random(B),
         "answer": np.array([3, 4, 4, 3, 4, 1, 1, 2, 1, 5, 6, 5], np.float64),  # row 2, unreadable, would break a tie
         "length_gap": np.arange(B) % 5 - 2.0,
+        "ssim": np.arange(B) * 5 % 11 / 11,
+        "structure": np.arange(B) * 7 % 13 / 13,
         "iou": r.random(B),
         "box": r.random(B),
         "node": r.integers(0, 3, B) / 2.0,

@@ -17,6 +17,7 @@ from rljax.environments.questions import columns
 from rljax.language import messages, settings
 from rljax.language.settings import Count, setting
 
+OFFERED = "pictures"  # the keyword argument of a reward function that gets the pictures of a row
 MARK = "<image>"  # in a prompt: where a picture is
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoded without another program
 _BYTES, _PIXELS = 64 << 20, 1 << 26  # the largest file and picture that are decoded

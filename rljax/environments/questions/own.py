@@ -42,8 +42,9 @@ def table(
         is a member of an object in a column, ``prompt.0.content`` one of a list.
       answer: the reference that the reward function compares with: a column, whose value is passed as it is, or a text
         with columns in it; '': none.
-      reward: 'module:function', or 'exact' (the whole completion), 'number' or 'boxed' (a final answer, as GSM8K and
-        MATH); or several with weights, {'my:correct': 1.0, 'my:brief': 0.2}. See ``verifiers.rewards``.
+      reward: 'module:function'; 'exact' (the whole completion); 'number' or 'boxed' (a final answer, as GSM8K and
+        MATH); 'rendered()' (a drawing, see ``verifiers.rendered``); or several with weights, {'my:correct': 1.0,
+        'my:brief': 0.2}. See ``verifiers.rewards``.
       heldout: the fraction of prompts that is held out, by a hash of the prompt, 1 for all; or held-out files.
       chat: write prompts by the tokenizer's chat template: True, False, None (if it has one), or the messages before
         the question, (("user", "..."), ("assistant", "...")).
@@ -76,9 +77,8 @@ def table(
         if not isinstance(heldout, float | int):
             several = heldout if isinstance(heldout, tuple | list) else (heldout,)
             heldout = tuple(_TFDS + str(p).removeprefix(_TFDS) for p in several)
-    how = recipe.Recipe(
-        format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, domain=domain, looks=looks
-    )
+    fields = {"domain": domain, "looks": looks, "offered": (images.OFFERED,) if looks.image else ()}
+    how = recipe.Recipe(format or "rows", prompt, answer, demonstration, reward, final, formats, instruction, **fields)
     return recipe.build(how, path, heldout, chat, lengths, format)
 
 

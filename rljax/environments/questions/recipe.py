@@ -109,6 +109,8 @@ class Recipe:
             for name in judge.required - taken.keys() - {*self.offered}:
                 columns.find(row, name, where, "an argument of the reward function")
             of = domain.read(row, where) if self.domain else ""
+            for check in judge.checks:
+                check(reference, len(seen), where)
             questions.append(Question(asked, text, reference, solution, taken, where, of, seen))
         return questions
 

@@ -208,7 +208,11 @@ class Questions:
 
     def columns(self, index: int, split: Split) -> Mapping[str, Any]:
         """Return the keyword arguments that the reward function takes for question ``index``."""
-        return self._question(index, split).columns
+        question = self._question(index, split)
+        if not (self.looks.image and images.OFFERED in getattr(self.reward, "columns", ())):
+            return question.columns
+        pictures = self.looks.decoded(question.seen, len(question.seen), question.where)
+        return {**question.columns, images.OFFERED: pictures}
 
     def _source(self, split: str) -> Sequence[Question]:
         if split not in self.sources:

@@ -8,6 +8,9 @@ numbers. Worker processes import this package, so no module here but ``judging``
 ``mathematics.py``  reward functions: numeric answers, LaTeX answers
 ``code.py``         a reward function: programs judged by tests
 ``listings.py``     programs in what models write, tests in rows
+``rendered.py``     a reward function: drawings, as SVG or by plotting code, compared with pictures
+``svg.py``          SVG of models: what is refused, its elements
+``similarity.py``   how alike two pictures are: pixels, SSIM, structure
 ``sandbox/``        where these programs run
 ``rewards.py``      reward functions by name, several as weighted parts of one
 ``answers.py``      how final answers are written and read: marked, boxed, stated, bold

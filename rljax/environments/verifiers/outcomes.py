@@ -52,10 +52,10 @@ class Scorer:
     code: Reward
 
     def check(self) -> None:
-        """Call ``self_test`` of each module that defines a function of the reward, where there is one."""
+        """Call ``self_test`` of each function of the reward, or of the module that defines it, where there is one."""
         for function in [part.function for part in getattr(self.code, "parts", ())] or [self.code]:
             name = getattr(getattr(function, "func", function), "__module__", "")  # of a partial, its function's
-            getattr(sys.modules.get(name), "self_test", lambda: None)()
+            getattr(function, "self_test", getattr(sys.modules.get(name), "self_test", lambda: None))()
 
     def score(self, texts: Sequence[str], target: Any, columns: Mapping[str, Any]) -> list[Answer]:
         """Score the completions of one item; an exception concerns all of them.

@@ -33,6 +33,7 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "number": mathematics.numeric_answer,
     "boxed": mathematics.boxed_answer,
 }
+CALLED: Mapping[str, str] = {"rendered": "rljax.environments.verifiers.rendered:Rendered"}  # with settings, as a call
 FORMATS: Mapping[str, answers.Format] = {"number": "marked", "boxed": "boxed"}  # the first one that each reads
 
 
@@ -82,7 +83,7 @@ class Rewards:
     def names(self) -> tuple[str, ...]:
         """Names of the numbers that are always returned besides the reward."""
         if self.plain:
-            return ("format",) if self.parts[0].path in FORMATS else ()
+            return ("format",) if self.parts[0].path in FORMATS else getattr(self.parts[0].function, "parts", ())
         return tuple(part.name for part in self.parts)
 
     @property
@@ -94,6 +95,11 @@ class Rewards:
     def longest(self) -> float:
         """The most seconds that a call takes by the limits of the functions themselves; 0: they have none."""
         return sum(getattr(part.function, "longest", 0.0) for part in self.parts)
+
+    @property
+    def checks(self) -> list[Callable[[Any, int, str], None]]:
+        """What raises ValueError for a reference, a number of pictures and the place of a row that a part refuses."""
+        return [part.function.check for part in self.parts if hasattr(part.function, "check")]
 
     @property
     def every(self) -> bool:
@@ -134,7 +140,8 @@ def combine(reward: Reward, formats: Sequence[answers.Format] = ()) -> Rewards:
     """Return the reward functions that a task's argument names, as one function.
 
     Args:
-      reward: a name of ``BUILT_IN``, ``"module:function"``, or a function; or a mapping from such names to weights.
+      reward: a name of ``BUILT_IN``, a call of one of ``CALLED``, ``"module:function"``, or a function; or a mapping
+        from such names to weights.
       formats: how answers may be written, for the functions that read a final answer; (): in their own format.
 
     Returns:
@@ -168,9 +175,11 @@ def _part(reward: Any, weight: float, formats: Sequence[answers.Format]) -> Part
         if reward in FORMATS:
             function = functools.partial(function, formats=tuple(formats) or (FORMATS[reward],))
         return Part(reward, function, weight, path=reward)
-    if isinstance(reward, str):
+    if isinstance(reward, str) and (name := reward.partition("(")[0].strip()) in CALLED:
+        function, module = parse.one(reward, parse.Registry("task", CALLED), "reward"), reward
+    elif isinstance(reward, str):
         if ":" not in reward:
-            near = parse.nearest(reward, BUILT_IN)
+            near = parse.nearest(reward, [*BUILT_IN, *(f"{name}()" for name in CALLED)])
             raise ValueError(f"reward={reward!r}: neither MODULE:FUNCTION nor a name of a reward function.{near}")
         with parse.resolving("reward"):
             function = dotted.reward(reward)

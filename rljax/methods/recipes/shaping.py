@@ -1,10 +1,11 @@
 """Recipes that differ in their reward: length, modes, gates, votes and other shaping on a plain base."""
 
 import dataclasses
+from typing import Annotated
 
 from rljax.algorithms.base import compose, recipe, when
 from rljax.transforms import advantage, after, penalty, ratio, reduce, reward, schedule, source, surrogate, weight
-from rljax.types import Algorithm, Count, Fraction, NonNegative, Number, Positive
+from rljax.types import Algorithm, Count, Fraction, NonNegative, Number, Positive, Range
 
 
 def _grpo(rewards, low=0.2, high=0.2, kl=0.0):
@@ -328,3 +329,34 @@ def prime_rl_length(output: NonNegative = 0.1, turns: NonNegative = 0.0, low: No
         loss=[ratio.token("behaviour"), surrogate.divergence_mask("tv", low, low)],
         reduce=reduce.mean_over_tokens(),
     )
+
+
+@recipe(task="redraw(twin=True)")
+def msrl(
+    first: Annotated[int, Range(0, 1e9)] = 100, visual: Fraction = 0.5, low: NonNegative = 0.2, high: NonNegative = 0.2
+) -> Algorithm:
+    """GRPO on how alike drawings are as text, after ``first`` steps also as rendered pictures.
+
+    MSRL (arXiv 2508.13587), with the parts "structure" and "ssim" of ``redraw``, or of rows with ``rendered()``.
+    Absent: its judge of pictures, a model, for which SSIM stands; its five rules for charts, for which "structure"
+    stands.
+
+    Args:
+      first: steps of the first stage, on "structure" alone.
+      visual: share of "ssim" in the reward of the second stage.
+    """
+    textual = schedule.piecewise(((0, 1.0), (first, 1 - visual)))
+    return _grpo([reward.mix_part("structure", 0.0), reward.mix_part("ssim", textual)], low, high)
+
+
+@recipe(task="redraw(twin=True)")
+def rrvf(format: NonNegative = 0.1, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """GRPO on how alike rendered pictures are, without any text to compare with, and on whether they can be rendered.
+
+    RRVF (arXiv 2507.20766): "ssim" + ``format`` "format". Absent: its judge of pictures, a model, for which SSIM
+    stands; turns in which the policy sees what it drew, and their reward. No weights were found in a public source.
+
+    Args:
+      format: weight of the part "format".
+    """
+    return _grpo([reward.mix_part("ssim", 0.0), reward.add_parts((("format", format),))], low, high)

@@ -278,6 +278,19 @@ def cls_rl(d, kl=0.04):
     return grpo(d, {i: d["reward"][i] + d["parts"]["format"][i] for i, _ in parts.rows(d)}, kl=kl)
 
 
+def msrl(d, first=100, visual=0.5, low=0.2, high=0.2, step=0):
+    """Structure in the first stage, then a mean of structure and ssim."""
+    share, part = visual * (step >= first), d["parts"]
+    mixed = {i: (1 - share) * part["structure"][i] + share * part["ssim"][i] for i, _ in parts.rows(d)}
+    return grpo(d, mixed, low, high)
+
+
+def rrvf(d, format=0.1, low=0.2, high=0.2):
+    """The ssim of the rendered picture, and its format."""
+    part = d["parts"]
+    return grpo(d, {i: part["ssim"][i] + format * part["format"][i] for i, _ in parts.rows(d)}, low, high)
+
+
 def absolute_zero(d, low=0.2, high=0.2):
     """Token mean; agent 0 gets 1 - s where s > 0 else -0.5, -1 malformed; whitened over tokens of a (domain, agent)."""
     rewards = {}

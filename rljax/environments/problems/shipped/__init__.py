@@ -16,6 +16,7 @@
 ``rewriting.py``   replacements in a text, one rule after the other
 ``scene.py``       a picture: all objects with their boxes, and the relations of pairs
 ``screen.py``      a picture: a click on a button, or its box
+``redraw.py``      a picture: what draws it again
 ``sorting.py``     numbers in order, by exchanges of neighbours
 =================  ====================================================================================
 """

@@ -11,6 +11,7 @@ through a socket that the zygote does not read, so that no box finds another box
 ``kernel.py``      namespaces, mounts, capabilities and limits, through ctypes
 ``calls.py``       a filter of system calls
 ``programs.py``    what runs in a box: a program, a program whose functions are called, or tests
+``drawings.py``    a program that draws an image and sends its pixels
 ``cells.py``       a program that executes the cells of an interpreter
 ``assertions.py``  tests, which use functions and objects of a program in another box
 ``mirrors.py``     objects of another box
@@ -25,7 +26,7 @@ What a program, with everything that it starts, meets on Linux:
 network    a network namespace without interfaces: no socket leads outside, not even to this machine
 files      a file system that holds the libraries of the system and of Python, read-only, and an empty folder
            /tmp in memory (32 MiB, 1,000 files) that vanishes; no /home, /etc, /proc, /usr/bin, data or installed
-           packages
+           packages, except in /packages, read-only, the libraries that a sandbox is started with
 processes  a process namespace: it sees and signals none but its own, and the kernel ends all of them with the
            first
 rights     a user without any, no way to gain some (no new privileges, no capabilities, no other user namespace),

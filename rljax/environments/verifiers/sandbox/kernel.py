@@ -5,7 +5,7 @@ import ctypes
 import os
 import resource
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 INSIDE = 1000  # the user of programs, inside the user namespace
@@ -22,6 +22,7 @@ _MOUNT_SETATTR = 442  # the system call has this number on all architectures
 _AT_RECURSIVE = 0x8000
 _CAPABILITY_3 = 0x20080522
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+PACKAGES = "/packages"  # where installed packages are, for boxes that need some
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _PACKAGES = ("/usr/lib/python3", *(f"{path}/{name}-packages" for path in _STANDARD for name in ("site", "dist")))
@@ -51,11 +52,12 @@ def outside(pid: int) -> int:
     return _OUTSIDE + pid
 
 
-def enter(mapped: Callable[[], None]) -> None:
+def enter(mapped: Callable[[], None], packages: Mapping[str, str]) -> None:
     """Enter namespaces without network, whose file system holds nothing but read-only libraries.
 
     Args:
       mapped: returns once ``identities`` has been written by another process.
+      packages: files and folders by their names in ``PACKAGES``.
 
     Raises:
       OSError: the kernel refuses.
@@ -65,9 +67,11 @@ def enter(mapped: Callable[[], None]) -> None:
     _call("mount", "none", "/", None, _REC | _PRIVATE, None)
     with open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")  # in this one: no program becomes root in another
-    sources = dict.fromkeys([*_LIBRARIES, *_STANDARD, *_DEVICES])
-    handles = {path: os.open(path, os.O_PATH) for path in sources if os.path.exists(path)}
+    sources = {path: path for path in (*_LIBRARIES, *_STANDARD, *_DEVICES)}
+    sources |= {f"{PACKAGES}/{name}": path for name, path in packages.items()}
+    handles = {path: os.open(source, os.O_PATH) for path, source in sources.items() if os.path.exists(source)}
     masked = dict.fromkeys(path for path in _PACKAGES if os.path.isdir(path))
+    files = [path for path in handles if not os.path.isdir(sources[path])]
     links = {path: os.readlink(path) for path in handles if os.path.islink(path)}
     _call("mount", "tmpfs", "/tmp", "tmpfs", _NOSUID, "size=1m,mode=755")
     for path, handle in handles.items():
@@ -76,7 +80,7 @@ def enter(mapped: Callable[[], None]) -> None:
         if path in links:
             os.symlink(links[path], target)
             continue
-        if path in _DEVICES:
+        if path in files:
             os.close(os.open(target, os.O_CREAT))
         elif not os.path.isdir(target):
             os.makedirs(target)

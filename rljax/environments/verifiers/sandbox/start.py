@@ -3,16 +3,18 @@
 import atexit
 import contextlib
 import functools
+import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import rljax
 from rljax.environments.verifiers.sandbox import box, kernel
@@ -24,13 +26,42 @@ ABSENT = (
     " limits of CPU time, memory, file size, processes and wall time are in force"
 )
 _BOOTSTRAP = """
-import importlib, socket, sys
+import importlib, json, socket, sys
 for name in ("bisect", "collections", "copy", "heapq", "itertools", "math", "random", "re", "string", "typing"):
     importlib.import_module(name)
 sys.path.insert(0, sys.argv[3])
 from rljax.environments.verifiers.sandbox import zygote
-zygote.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] == "bare")
+zygote.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] == "bare", *json.loads(sys.argv[4]))
 """
+
+
+class Libraries(NamedTuple):
+    """Installed packages that programs may use."""
+
+    distributions: tuple[str, ...] = ()  # visible in boxes, with what they require
+    modules: tuple[str, ...] = ()  # imported before a box starts
+
+    def paths(self) -> dict[str, str]:
+        """Return the files and folders of the distributions by their names; ValueError if one is not installed."""
+        pending, seen, paths = [*self.distributions], set[str](), dict[str, str]()
+        while pending:
+            name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                package = importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                if name in self.distributions:
+                    raise ValueError(f"{name} is not installed") from None
+                continue  # for another system or Python
+            tops = {file.parts[0] for file in package.files or () if file.suffix != ".pth"} - {"..", "__pycache__"}
+            paths |= {top: str(package.locate_file(top)) for top in tops}
+            pending += [re.split(r"[^\w.-]", line)[0] for line in package.requires or () if "extra ==" not in line]
+        return paths
+
+
+NONE = Libraries()
 
 
 class SandboxError(RuntimeError):
@@ -40,18 +71,20 @@ class SandboxError(RuntimeError):
 class Sandbox:
     """A zygote. ``refused`` is why the kernel gives it no namespaces, or ""."""
 
-    def __init__(self, unsafe: bool = False):
+    def __init__(self, unsafe: bool = False, libraries: Libraries = NONE):
         """Start it.
 
         Args:
           unsafe: run without namespaces if the kernel refuses them.
+          libraries: for programs; without them they have the standard library only.
 
         Raises:
-          ValueError: the kernel refuses namespaces, and not ``unsafe``; or it is not Linux.
+          ValueError: the kernel refuses namespaces, and not ``unsafe``; it is not Linux; a library is not installed.
           SandboxError: the process ends while it starts.
         """
         if sys.platform != "linux":
             raise ValueError(f"the sandbox of programs needs Linux, this is {sys.platform}")
+        self._libraries = json.dumps([libraries.paths(), libraries.modules])
         self.refused = self._start(bare=False) or self._trial()
         if self.refused and not unsafe:
             raise ValueError(
@@ -68,7 +101,7 @@ class Sandbox:
         self._socket, remote = socket.socketpair()
         self._socket.settimeout(_START_LIMIT)
         root = str(pathlib.Path(rljax.__file__).parents[1])
-        arguments = [str(remote.fileno()), "bare" if bare else "", root]
+        arguments = [str(remote.fileno()), "bare" if bare else "", root, self._libraries]
         with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-S", "-P", "-c", _BOOTSTRAP, *arguments],
@@ -76,7 +109,11 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[remote.fileno()],
-                env={"PYTHONHASHSEED": "0", **{k: v for k, v in os.environ.items() if k in _KEPT}},
+                env={
+                    "PYTHONHASHSEED": "0",
+                    "OPENBLAS_NUM_THREADS": "1",
+                    **{k: v for k, v in os.environ.items() if k in _KEPT},
+                },
                 cwd="/",
                 start_new_session=True,
             )
@@ -140,17 +177,22 @@ def check(unsafe: bool) -> None:
 
 
 @functools.cache
-def shared(unsafe: bool) -> Sandbox:
+def shared(unsafe: bool, libraries: Libraries) -> Sandbox:
     """Return the sandbox of this process."""
-    sandbox = Sandbox(unsafe)
+    sandbox = Sandbox(unsafe, libraries)
     atexit.register(sandbox.close)
     return sandbox
 
 
-def begin(job: Mapping[str, Any], limits: box.Limits, unsafe: bool) -> box.Box:
+def begin(
+    job: Mapping[str, Any],
+    limits: box.Limits,
+    unsafe: bool,
+    libraries: Libraries = NONE,
+) -> box.Box:
     """Start a box in the sandbox of this process, or in a new one if the kernel has ended that."""
     try:
-        return shared(unsafe).start(job, limits)
+        return shared(unsafe, libraries).start(job, limits)
     except SandboxError:
         shared.cache_clear()
-        return shared(unsafe).start(job, limits)
+        return shared(unsafe, libraries).start(job, limits)

@@ -5,31 +5,38 @@ of the control socket, and otherwise writes the exit status there.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import select
 import shutil
 import signal
 import socket
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 
 from rljax.environments.verifiers.sandbox import calls, kernel, programs
 
 
-def main(sock: socket.socket, bare: bool) -> None:
-    """Fork boxes until the socket closes; does not return.
+def main(sock: socket.socket, bare: bool, packages: Mapping[str, str], modules: Sequence[str]) -> None:
+    """Fork boxes until the socket closes.
 
     Args:
       sock: on it, "map" asks for ``kernel.identities``; then a line of JSON says why the kernel refused, or null; then
         each message has a control socket and a job's socket, for a box.
       bare: use no namespaces.
+      packages: installed packages that boxes may use, by their names.
+      modules: of them, imported once for all boxes.
     """
     refused = None
     if not bare:
         try:
-            kernel.enter(lambda: _ask(sock))
+            kernel.enter(lambda: _ask(sock), packages)
         except OSError as error:
             refused = str(error)
+    if modules and not refused:
+        _load(modules, {os.path.dirname(path) for path in packages.values()} if bare else {kernel.PACKAGES}, bare)
     sock.sendall(json.dumps(refused).encode() + b"\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards leave no zombies
     user = os.getpid() if bare else 0
@@ -45,7 +52,14 @@ def main(sock: socket.socket, bare: bool) -> None:
                 os._exit(1)
         for handle in handles:
             os.close(handle)
-    os._exit(0)
+
+
+def _load(modules: Sequence[str], folders: set[str], bare: bool) -> None:
+    if not bare:
+        kernel.folder(1 << 22)  # for what they write; each box has another folder there
+    sys.path += sorted(folders)
+    for name in modules:
+        importlib.import_module(name)
 
 
 def _ask(sock: socket.socket) -> None:
