@@ -323,8 +323,8 @@ def test_the_examples_of_the_page_judge_their_demonstrations_correct(name):
     task = task.bind(tokenizers.train(task.corpus()))
     for split in ("train", "heldout"):
         index = jnp.arange(task.size(split))
-        prompts = task.prompts(index, split)
-        token, mask = task.demonstrations(index, split, jax.random.key(0))
+        prompts = jax.device_get(task.prompts(index, split))
+        token, mask = jax.device_get(task.demonstrations(index, split, jax.random.key(0)))
         texts = [task.tokenizer.decode(row[seen > 0]) for row, seen in zip(prompts.token, prompts.mask, strict=True)]
         assert texts == [task.text(int(i), split) for i in index]
         assert prompts.token.shape[1] == task.prompt_length and token.shape[1] == task.completion_length

@@ -319,6 +319,17 @@ FAULTY = python_types.SimpleNamespace(  # two seats; the state is the reply to e
 )
 
 
+@jax.jit
+def _begun(states):
+    return dialogue.begin(FAULTY, states, sampling.Ends((STOP,), PAD))
+
+
+@jax.jit
+def _answered(talk):
+    keys = jax.random.split(jax.random.key(0), 6)
+    return dialogue.answer(FAULTY, sampling.Ends((STOP,), PAD), talk, keys, jnp.ones(3, bool))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -339,12 +350,10 @@ def test_a_reply_with_a_value_that_is_not_allowed_ends_its_episode_alone(field, 
     )
     of = getattr(told, field)
     wrong = {good[field]: of[good[field]].at[1].set(value)} if field in good else of.at[1].set(value)
-    ends, keys = sampling.Ends((STOP,), PAD, None), jax.random.split(jax.random.key(0), 6)
     pair = []
     for states in (told, told.replace(**{field: wrong})):
-        talk = dialogue.begin(FAULTY, states, ends)
-        talk = dataclasses.replace(talk, count=jnp.ones(3, jnp.int32))
-        pair.append(dialogue.answer(FAULTY, ends, talk, keys, jnp.ones(3, bool)))
+        talk = dataclasses.replace(_begun(states), count=jnp.ones(3, jnp.int32))
+        pair.append(_answered(talk))
     sound, failed = (jax.tree.map(np.asarray, dataclasses.replace(talk, world=())) for talk in pair)
     assert failed.over.tolist() == [False, True, False] and failed.valid.tolist() == [1, 0, 1]
     assert failed.outcome.reshape(3, 2).tolist() == [[1, 1], [int(types.Outcome.CRASHED)] * 2, [1, 1]]
@@ -353,4 +362,4 @@ def test_a_reply_with_a_value_that_is_not_allowed_ends_its_episode_alone(field, 
         rows = np.repeat([True, False, True], one.shape[0] // 3)
         np.testing.assert_array_equal(one[rows], other[rows])
     over = dataclasses.replace(told, done=jnp.ones(3, bool), next_seat=jnp.full(3, 2, jnp.int32))  # nobody is next
-    assert dialogue.answer(FAULTY, ends, dialogue.begin(FAULTY, over, ends), keys, jnp.ones(3, bool)).valid.all()
+    assert _answered(_begun(over)).valid.all()

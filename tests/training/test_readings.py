@@ -79,7 +79,7 @@ def expected(name, prompt, completion):
 @pytest.mark.parametrize("name", ["judge", "scorer", "value"])
 def test_a_row_is_read_with_its_texts(name):
     r, s = rows(WRITTEN), setup()
-    out, kept, solved = readings.read(s.reads[name], r, s.task, "train")
+    out, kept, solved = jax.jit(lambda r: readings.read(s.reads[name], r, s.task, "train"))(r)
     for i, completion in enumerate(WRITTEN):
         prompt = text(r.context.token[i], r.context.mask[i])
         want = expected(name, prompt, completion)

@@ -37,7 +37,7 @@ def written(world, text, closed=True):
 
 
 def read(world, token, mask):
-    return world.tokenizer.decode([int(t) for t, m in zip(token, mask, strict=True) if m])
+    return world.tokenizer.decode(np.asarray(token)[np.asarray(mask) > 0].tolist())
 
 
 def play(world, index, texts):
