@@ -16,16 +16,18 @@ text, then the picture with the text, then the picture alone.
 
 import rljax
 
-TASKS = {
-    "charts": "charts(ask='max', noise=0.45)",
-    "counting": "counting(noise=0.5)",
-    "screen": "screen(ask='box', partial=True, noise=0.1)",
-    "geometry": "geometry(noise=0.3)",
-    "document": "document(lines=2, noise=0.3)",
-    "scene": "scene(noise=0.1)",
-    "labyrinth": "labyrinth(length=(1, 2, 3, 4), noise=0.4)",
-    "redraw": "redraw(noise=0.2)",
-    "maze": "maze(side=4, pixels=32, moves=1)",
+TASKS = {  # task and algorithm
+    "charts": ("charts(ask='max', noise=0.45)", "grpo(kl=0.0)"),
+    "counting": ("counting(noise=0.5)", "grpo(kl=0.0)"),
+    "screen": ("screen(ask='box', partial=True, noise=0.1)", "gui_g1()"),
+    "geometry": ("geometry(noise=0.3)", "grpo(kl=0.0)"),
+    "document": ("document(lines=2, noise=0.3)", "grpo(kl=0.0)"),
+    "scene": ("scene(noise=0.1)", "r1_sgg(kl=0.0)"),
+    "labyrinth": ("labyrinth(length=(1, 2, 3, 4), noise=0.4)", "grpo(kl=0.0)"),
+    "redraw": ("redraw(noise=0.2)", "msrl(first=60)"),
+    "film": ("film(noise=0.2)", "grpo(kl=0.0)"),
+    "zoom": ("zoom(astray=0.5, noise=0.1)", "mgpo(kl=0.0)"),
+    "maze": ("maze(side=4, pixels=32, moves=1)", "grpo(kl=0.0)"),
 }
 
 
@@ -37,9 +39,7 @@ def get_config(arg: str = "charts"):
         raise ValueError(f"pictures:{arg}: choose one of {names}.")
     config = rljax.default_config()
     config.name = "pictures"
-    config.task = TASKS.get(name, TASKS["charts"])
-    algorithms = {"screen": "gui_g1()", "scene": "r1_sgg(kl=0.0)", "redraw": "msrl(first=60)"}
-    config.algorithm = algorithms.get(name, "grpo(kl=0.0)")
+    config.task, config.algorithm = TASKS.get(name, TASKS["charts"])
     config.model.update({"layers": 2, "width": 128})
     if twin:
         config.task = config.task.removesuffix(")") + ", twin=True)"

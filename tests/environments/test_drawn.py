@@ -233,6 +233,27 @@ def see_geometry(picture, task):
     return ",".join(labels)
 
 
+def film(shown, question, task):
+    cells, letters = shown.split(","), ""
+    for here, there in itertools.pairwise(cells):
+        across, down = ((ord(b) - ord(a)) % task.rules.grid for a, b in zip(here, there, strict=True))
+        letters += {(0, task.rules.grid - 1): "N", (1, 0): "E", (0, 1): "S", (task.rules.grid - 1, 0): "W"}[
+            across, down
+        ]
+    return letters if question == "moves?" else str(sum(a != b for a, b in itertools.pairwise(letters)))
+
+
+def see_film(pictures, task):
+    """Return where the shape is in each frame, which has the same form and colour in all."""
+    cells, seen = [], set()
+    for picture in pictures:
+        ((number, cell),) = [(n, cell) for n, cell in enumerate(parts(picture, task.rules.grid)) if cell.any()]
+        cells.append(f"{'abcdef'[number % task.rules.grid]}{number // task.rules.grid + 1}")
+        seen.add(cell.tobytes())
+    assert len(seen) == 1
+    return ",".join(cells)
+
+
 CASES = {
     "counting": ("counting", {"distractors": 3, "colours": 5, "shapes": 5}),
     "charts of one bar": ("charts", {"ask": "bar", "highest": 12, "bars": 5}),
@@ -246,6 +267,8 @@ CASES = {
     "geometry of angles": ("geometry", {"ask": "angle", "step": 10, "pixels": 64}),
     "geometry of lengths": ("geometry", {"ask": "length"}),
     "geometry of sides": ("geometry", {"ask": "side", "highest": 24}),
+    "film of moves": ("film", {"frames": 5}),
+    "film of turns": ("film", {"ask": "turns", "frames": 4, "grid": 3}),
     "document with a value": ("document", {"lines": 4}),
     "document with a sum": ("document", {"lines": 2, "ask": "sum", "pixels": 40, "highest": 30}),
     "document with the larger": ("document", {"lines": 5, "ask": "larger", "names": 12, "pixels": 48}),
@@ -280,18 +303,19 @@ def test_twin_picture_and_demonstration_agree(case, split):
     (prompts, token, verdict), (texts, other, _) = (run(t, index, split) for t in (task, twin))
     size = task.pictures
     assert texts.image is None and twin.pictures is None
-    assert prompts.image.shape == (ROWS, 1, size.height, size.width, 3) and prompts.image.dtype == np.uint8
+    assert prompts.image.shape == (ROWS, size.count, size.height, size.width, 3) and prompts.image.dtype == np.uint8
     np.testing.assert_array_equal(token, other)  # one tokenizer, and one answer
     oracle, see, read = globals()[name], globals()[f"see_{name}"], globals().get(f"read_{name}", str)
     answers = decode(task, token)
     for i, (text, written) in enumerate(zip(decode(twin, texts.token), answers, strict=True)):
         shown, question = text.split(":")
         assert oracle(shown, question, task) == written, text
-        assert see(np.asarray(prompts.image[i, 0]), task) == read(shown), text
+        seen = prompts.image[i] if name == "film" else prompts.image[i, 0]
+        assert see(seen, task) == read(shown), text
         prompt = decode(task, prompts.token[i : i + 1])[0]
-        assert prompt == characters.PICTURE * size.tokens + question
+        assert prompt == characters.PICTURE * size.tokens * size.count + question
         assert int(prompts.mask[i].sum()) == len(prompt) <= task.prompt_length
-    assert len(set(answers)) > 3 or (set(answers) == {"6"} and name == "labyrinth")
+    assert len(set(answers)) > (2 if case == "film of turns" else 3) or (set(answers) == {"6"} and name == "labyrinth")
     assert np.all(verdict.outcome == CORRECT) and np.all(verdict.reward == 1)
 
 

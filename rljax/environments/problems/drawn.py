@@ -71,9 +71,14 @@ class Drawn(abc.ABC):
     def check(self) -> None:
         """Raise ValueError if settings are incompatible with each other."""
 
+    @property
+    def shown(self) -> int:
+        """N, the pictures of a prompt."""
+        return 1
+
     @abc.abstractmethod
     def picture(self, value: jax.Array) -> jax.Array:
-        """Draw problems ``[P, len(radices)]``: ``[P, H, W, 3]`` uint8."""
+        """Draw problems ``[P, len(radices)]``: ``[P, H, W, 3]`` uint8, or several of each, ``[P, N, H, W, 3]``."""
 
     @abc.abstractmethod
     def describe(self, value: jax.Array) -> jax.Array:
@@ -94,7 +99,7 @@ class Drawn(abc.ABC):
     @property
     def pictures(self) -> traits.Pictures | None:
         """One picture, or None for the twin."""
-        return None if self.twin is True else traits.Pictures(1, self.pixels, self.pixels, self.tokens)
+        return None if self.twin is True else traits.Pictures(self.shown, self.pixels, self.pixels, self.tokens)
 
     @property
     def alphabet(self) -> str:
@@ -103,7 +108,7 @@ class Drawn(abc.ABC):
 
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write the placeholders, or the text of the twin, and the question."""
-        shown = [characters.PICTURE * self.tokens] if self.pictures else []
+        shown = [characters.PICTURE * self.tokens * self.shown] if self.pictures else []
         shown += [self.describe(value), ":"] if self.twin else []
         return characters.line(len(value), *shown, self.question(value))
 

@@ -24,7 +24,7 @@ class Rules(Protocol):
 
     Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
     share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
-    ``[P, len(radices)]`` as ``[P, H, W, 3]`` uint8; those of ``Measured`` and of ``Marked``.
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` or ``[P, N, H, W, 3]`` uint8; those of ``Measured`` and of ``Marked``.
     """
 
     @property

@@ -52,9 +52,13 @@ class Problems(written.WrittenTask):
         return getattr(self.rules, "pictures", None)
 
     def images(self, index: types.Array, split: Split) -> jax.Array | None:
-        """Draw the picture of each prompt."""
+        """Draw the pictures of each prompt."""
         rules: Any = self.rules
-        return None if self.pictures is None else rules.picture(self.values(index, split))[:, None]
+        size = self.pictures
+        if size is None:
+            return None
+        drawn = rules.picture(self.values(index, split))
+        return drawn.reshape(-1, size.count, *drawn.shape[-3:])
 
     def values(self, index: types.Array, split: Split) -> jax.Array:
         """Return problems ``index`` ``[P]`` of a split as integers, ``[P, len(radices)]`` int32."""
