@@ -66,9 +66,9 @@ def test_a_page_draws_the_places_over_the_picture():
     page = images.shown(rows)
     paths = re.findall(r'<path d="(.+?)" class="(.+?)"><title>(.+?)</title>', page)
     assert paths == [
+        ("M0.2500 0.0000H0.5000V0.5000H0.2500Z", "under", "asked"),
         ("M0.1000 0.2000h0", "right point", "completion 1: reward 0"),
         ("M0.0000 0.0000H1.0000V1.0000H0.0000Z", "wrong", "completion 2: reward 0.25"),
-        ("M0.2500 0.0000H0.5000V0.5000H0.2500Z", "under", "asked"),
         ("M0.2500 0.0000H0.5000V0.5000H0.2500Z", "asked", "asked"),
     ]
     assert "<svg" not in images.shown([{"pictures": picture}])

@@ -41,12 +41,13 @@ def shown(records: Sequence[Mapping[str, Any]]) -> html.Html:
 
     Places asked are dashed; those of correct completions are green, others orange.
     """
-    asked, drawn = records[0].get("targets", ()) if records else (), []
+    asked = records[0].get("targets", ()) if records else ()
+    drawn = [_mark(mark, "under", "asked") for mark in asked]  # white dashes on black, or on what is written there
     for number, record in enumerate(records, 1):
         kind = "right" if record.get("outcome") == "correct" else "wrong"
         name = f"completion {number}: reward {record.get('reward', 0):g}"
         drawn += [_mark(mark, kind, name) for mark in record.get("marks", ())]
-    drawn += [_mark(mark, kind, "asked") for mark in asked for kind in ("under", "asked")]  # white dashes on black
+    drawn += [_mark(mark, "asked", "asked") for mark in asked]
     size = f"min-width: {2 * _SCALED if drawn else _SCALED}px"
     tags = [
         html.tag("img", src=source, alt=f"picture {number + 1} of the prompt", style=size)
