@@ -14,9 +14,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from rljax import types
 from rljax.aot import hlo, live, topology
-from rljax.bench import flops, shapes
+from rljax.bench import shapes
 from rljax.config import files, schema
-from rljax.host import memory
+from rljax.host import flops, memory
 from rljax.language import parse
 from rljax.models.network import kernels
 from rljax.run import programs

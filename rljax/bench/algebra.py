@@ -13,6 +13,7 @@ from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
 from rljax.bench import flops, parts
 from rljax.config import files, resolve, schema
+from rljax.host import flops
 from rljax.run import programs
 from rljax.run.reports.pages import tables
 

@@ -8,6 +8,7 @@
 ``profiles``   Traces of chosen steps, an explanation of exhausted memory, where host time goes: ``steps``,
                ``Tracer``, ``explain_out_of_memory``, ``OutOfMemory``, ``live_arrays``, ``Clock``.
 ``sinks``      Where records go beside the logs of a run: TensorBoard, W&B, CSV: ``build``, ``Sink``.
+``flops``      Floating-point operations of a traced function: ``count``, ``of_jaxpr``.
 ``memory``     The memory that a program needs and that devices have free: ``needed``, ``available``.
 
 Modules are imported by name (``from rljax.host import processes``); this page imports none of them.

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from rljax import models
 from rljax.aot import collectives, compiling, hlo, live, traffic
-from rljax.bench import flops
+from rljax.host import flops
 from tests.aot.aot_cases import LOOP, edited
 from tests.support import tiny
 

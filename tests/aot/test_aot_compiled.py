@@ -17,8 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rljax import models, types
 from rljax.aot import collectives, compiling, hlo, page, report, roofline, scaling, topology
-from rljax.bench import flops
 from rljax.config import files
+from rljax.host import flops
 from rljax.models.scores import scoring
 from rljax.training import sharding
 from tests.aot.aot_cases import edited

@@ -310,7 +310,7 @@ def test_twin_picture_and_demonstration_agree(case, split):
     for i, (text, written) in enumerate(zip(decode(twin, texts.token), answers, strict=True)):
         shown, question = text.split(":")
         assert oracle(shown, question, task) == written, text
-        seen = prompts.image[i] if name == "film" else prompts.image[i, 0]
+        seen = np.asarray(prompts.image[i] if name == "film" else prompts.image[i, 0])
         assert see(seen, task) == read(shown), text
         prompt = decode(task, prompts.token[i : i + 1])[0]
         assert prompt == characters.PICTURE * size.tokens * size.count + question
