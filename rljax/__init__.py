@@ -50,7 +50,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_NAMES = {
+_NAMES = {  # each public name, and the module that it is, or that defines it
+    **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},
     "Algorithm": "types:Algorithm",
     "Objective": "types:Objective",
     "Rollout": "types:Rollout",
@@ -59,6 +60,7 @@ _NAMES = {
     "check": "algorithms.battery:check",
     "compare": "run.reports.comparison.compare:compare",
     "default_config": "config.schema:default",
+    "evaluate": "run.evaluation.evaluate",
     "get_config": "config.files:load",
     "load": "run.evaluation.evaluate:load",
     "make_program": "run.programs:build",
@@ -67,28 +69,23 @@ _NAMES = {
     "objective": "algorithms.arrays:objective",
     "penalty_terms": "algorithms.arrays:penalty_terms",
     "phase": "config.schema:phase",
+    "plots": "run.reports.pages.plots",
     "rollout_from_arrays": "algorithms.arrays:rollout_from_arrays",
+    "sample": "run.evaluation.sample",
+    "sweep": "run.members.sweep",
     "train": "run.loop:train",
     "train_many": "run.members.many:train_many",
     "transform": "algorithms.arrays:transform",
 }
-_MODULES = {
-    **{name: name for name in ("algorithms", "config", "environments", "models", "sampling", "transforms", "types")},
-    "evaluate": "run.evaluation.evaluate",
-    "plots": "run.reports.pages.plots",
-    "sample": "run.evaluation.sample",
-    "sweep": "run.members.sweep",
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        module, _, attribute = _NAMES[name].partition(":")
-        return getattr(importlib.import_module(f"rljax.{module}"), attribute)
-    if name in _MODULES:
-        return importlib.import_module(f"rljax.{_MODULES[name]}")
-    raise AttributeError(f"module 'rljax' has no attribute {name!r}")
+    if name not in _NAMES:
+        raise AttributeError(f"module 'rljax' has no attribute {name!r}")
+    place, _, attribute = _NAMES[name].partition(":")
+    module = importlib.import_module(f"rljax.{place}")
+    return getattr(module, attribute) if attribute else module
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES, *_MODULES})
+    return sorted({*globals(), *_NAMES})

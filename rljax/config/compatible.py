@@ -1,5 +1,7 @@
 """Checks that the task, the algorithm, its source and the sizes of a phase are compatible."""
 
+import operator
+
 from rljax import environments, types
 from rljax.algorithms import inputs, interpreter
 from rljax.config import schema
@@ -26,10 +28,8 @@ def check(phase: Phase, trains: bool = True) -> None:
     _check_pictures(phase)
     shape, unroll = phase.settings.model.architecture, phase.settings.sampler.unroll
     if shape.decode_attention == "kernel" and shape.scan and not unroll:
-        raise ValueError(
-            f"config.sampler.unroll=False (phase {phase.name!r}): must be True with model.decode_attention='kernel', "
-            "which reads the cache of one layer."
-        )
+        why = "must be True with model.decode_attention='kernel', which reads the cache of one layer."
+        raise _wrong(phase, "sampler.unroll", why)
     if not trains:
         return
     chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
@@ -41,41 +41,35 @@ def check(phase: Phase, trains: bool = True) -> None:
         )
     about, drawn, chunks = traits.traits(task), prompts * source.oversample, chosen.verifier.chunks
     if about.host and about.whole and source.origin == "policy" and drawn % chunks:
-        raise ValueError(
-            f"config.verifier.chunks={chunks} (phase {name!r}): must divide the {drawn} prompts of a step."
-        )
+        raise _wrong(phase, "verifier.chunks", f"must divide the {drawn} prompts of a step.")
     _inputs(phase)
     _source(phase)
     _world(phase)
     if samples <= source.demonstrated:
-        raise ValueError(
-            f"config.batch.samples={samples} (phase {name!r}): {source.spec} leaves no sample to the policy."
-        )
+        raise _wrong(phase, "batch.samples", f"{source.spec} leaves no sample to the policy.")
     if interpreter.needs(algorithm).siblings and samples < 2:
-        raise ValueError(
-            f"config.batch.samples={samples} (phase {name!r}): {algorithm.spec} has a group baseline and "
-            "needs at least 2 samples of each prompt."
-        )
+        why = f"{algorithm.spec} has a group baseline and needs at least 2 samples of each prompt."
+        raise _wrong(phase, "batch.samples", why)
     if source.origin == "policy" and chosen.sampler.temperature <= 0:
-        raise ValueError(
-            f"config.sampler.temperature={chosen.sampler.temperature} (phase {name!r}): must be above 0 in training."
-        )
+        raise _wrong(phase, "sampler.temperature", "must be above 0 in training.")
     _check_rounding(chosen)
     _check_split(phase)
 
 
+def _wrong(phase: Phase, field: str, reason: str) -> ValueError:
+    """Return the error of a setting of a phase."""
+    value = operator.attrgetter(field)(phase.settings)
+    return ValueError(f"config.{field}={value!r} (phase {phase.name!r}): {reason}")
+
+
 def _check_timeout(phase: Phase) -> None:
     """Check that the time limit of workers is above the limits of the task itself."""
-    chosen, task, name = phase.settings, phase.task, phase.name
-    about = traits.traits(task)
+    task, about = phase.task, traits.traits(phase.task)
     what = f"a turn of {task.name!r} may take by its own limits"
     if about.whole:
         what = f"the reward function of {task.name!r} allows itself"
-    if chosen.verifier.timeout <= about.longest:
-        raise ValueError(
-            f"config.verifier.timeout={chosen.verifier.timeout} (phase {name!r}): must be above {about.longest:g}, the"
-            f" seconds that {what}."
-        )
+    if phase.settings.verifier.timeout <= about.longest:
+        raise _wrong(phase, "verifier.timeout", f"must be above {about.longest:g}, the seconds that {what}.")
 
 
 def _check_pictures(phase: Phase) -> None:
@@ -126,28 +120,22 @@ def _inputs(phase: Phase) -> None:
 
 def _world(phase: Phase) -> None:
     """Check that players, source and sampler can run the task if it is a world, and that a task has no players."""
-    chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
+    chosen, algorithm, task = phase.settings, phase.algorithm, phase.task
     players, end, alone = chosen.world.players, f"task {task.name!r}", traits.traits(task).seats == 1
     if "policy" not in players or (alone and len(players) > 1):
         allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
-        raise ValueError(f"config.world.players={players} (phase {name!r}): expected {allowed} in {end}.")
+        raise _wrong(phase, "world.players", f"expected {allowed} in {end}.")
     if "snapshot" in players and inputs.PRECEDENT in interpreter.needs(algorithm).extra:
-        raise ValueError(
-            f"config.world.players={players} (phase {name!r}): expected 'policy' alone, as the snapshot is the policy "
-            f"one step earlier, which {algorithm.spec} reads."
-        )
+        why = f"the snapshot is the policy one step earlier, which {algorithm.spec} reads."
+        raise _wrong(phase, "world.players", f"expected 'policy' alone, as {why}")
     if chosen.sampler.slots and "slots" in (reasons := producers.refused(task)):
-        raise ValueError(
-            f"config.sampler.slots={chosen.sampler.slots} (phase {name!r}): {reasons['slots']}. Set it to 0."
-        )
+        raise _wrong(phase, "sampler.slots", f"{reasons['slots']}. Set it to 0.")
     each = traits.traits(task).seats * (chosen.batch.samples if "snapshot" in players else 1)
     if chosen.sampler.slots % each:
         whole = "the rows of a prompt, which two players write" if "snapshot" in players else "the seats of an episode"
-        raise ValueError(
-            f"config.sampler.slots={chosen.sampler.slots} (phase {name!r}): must be a multiple of {each}, {whole}."
-        )
+        raise _wrong(phase, "sampler.slots", f"must be a multiple of {each}, {whole}.")
     if chosen.sampler.compact and "compact" in producers.refused(task):
-        raise ValueError(f"config.sampler.compact={chosen.sampler.compact} (phase {name!r}): expected 0 in {end}.")
+        raise _wrong(phase, "sampler.compact", f"expected 0 in {end}.")
 
 
 _WHOLE = {"row": "a row", "episode": "an episode", "group": "a group"}
@@ -233,24 +221,18 @@ def _source(phase: Phase) -> None:
     for what, reason in producers.refused(task).items():
         if what in _ASKED and getattr(source, what, source.origin == what):
             raise ValueError(f"{where}: {source.spec} {_ASKED[what]}, and {reason}.")
-    if source.segment and (lag := phase.settings.run.lag):
-        raise ValueError(
-            f"config.run.lag={lag} (phase {name!r}): {source.spec} continues the rows of the step before, which a "
-            "rollout that runs ahead does not have. Set it to 0, or use another config.seam.source."
-        )
+    if source.segment and phase.settings.run.lag:
+        why = f"{source.spec} continues the rows of the step before, which a rollout that runs ahead does not have."
+        raise _wrong(phase, "run.lag", f"{why} Set it to 0, or use another config.seam.source.")
     if phase.settings.run.overlap and source.origin == "policy":
         _check_overlap(phase)
     sampler = phase.settings.sampler
     if isinstance(source, files.Arriving) and sampler.rescore == "kept" and processors.active(sampler):
-        raise ValueError(
-            f"config.sampler.rescore='kept' (phase {name!r}): rows of {source.spec} lack the support that was "
-            "kept at sampling. Set it to 'unfiltered'."
-        )
+        why = f"rows of {source.spec} lack the support that was kept at sampling. Set it to 'unfiltered'."
+        raise _wrong(phase, "sampler.rescore", why)
     if phase.edited and phase.settings.learner.lanes:
-        raise ValueError(
-            f"config.learner.lanes={phase.settings.learner.lanes} (phase {name!r}): packed rows share a prompt, and "
-            f"{source.spec} trains rows of a group under several. Set it to 0."
-        )
+        why = f"packed rows share a prompt, and {source.spec} trains rows of a group under several. Set it to 0."
+        raise _wrong(phase, "learner.lanes", why)
     if source.uneven:
         _check_drawn(phase)
     if not source.grouped and traits.traits(task).rows_of_episode > 1:
@@ -289,7 +271,7 @@ def _check_overlap(phase: Phase) -> None:
     )
     for holds, reason in reasons:
         if holds:
-            raise ValueError(f"config.run.overlap=True (phase {phase.name!r}): {reason}.")
+            raise _wrong(phase, "run.overlap", f"{reason}.")
 
 
 def _check_windows(algorithm: types.Algorithm, where: str) -> None:
@@ -318,10 +300,7 @@ def _check_drawn(phase: Phase) -> None:
     if not environments.scored_on_host(task):
         return
     if chosen.verifier.chunks != 1:
-        raise ValueError(
-            f"config.verifier.chunks={chosen.verifier.chunks} (phase {name!r}): must be 1, as {unequal}, and a chunk "
-            "has a fixed number of rows."
-        )
+        raise _wrong(phase, "verifier.chunks", f"must be 1, as {unequal}, and a chunk has a fixed number of rows.")
     if outcomes.grouped(task.reward):
         raise ValueError(
             f"{where}: {unequal}, and the reward function of task {task.name!r} judges batch.samples rows together."
@@ -341,7 +320,4 @@ def _check_objective(phase: Phase, o: types.Objective) -> None:
             f"{algorithm.spec} reads whole groups, and the groups of {source.spec} are of unequal sizes."
         )
     if chosen.learner.lanes:
-        raise ValueError(
-            f"config.learner.lanes={chosen.learner.lanes} (phase {name!r}): must be 0, as the groups of {source.spec} "
-            "are of unequal sizes."
-        )
+        raise _wrong(phase, "learner.lanes", f"must be 0, as the groups of {source.spec} are of unequal sizes.")
