@@ -11,7 +11,7 @@ import jax
 
 from rljax import algorithms, bench, types
 from rljax.algorithms import interpreter, seams
-from rljax.bench import flops, parts
+from rljax.bench import parts
 from rljax.config import files, resolve, schema
 from rljax.host import flops
 from rljax.run import programs
