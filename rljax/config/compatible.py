@@ -174,19 +174,17 @@ def _check_split(phase: Phase) -> None:
 
 def _check_lanes(phase: Phase, o: types.Objective) -> None:
     """Check that algorithm, source and attention support packed rows."""
-    chosen, algorithm, name = phase.settings, phase.algorithm, phase.name
+    chosen, algorithm, field = phase.settings, phase.algorithm, "learner.lanes"
     lanes, samples, whole = chosen.learner.lanes, chosen.batch.samples, interpreter.objective_needs(o).whole
     if not lanes or algorithm.source.origin == "demonstrations":
         return
-    where = f"config.learner.lanes={lanes} (phase {name!r})"
     if not chosen.learner.share_prompt or lanes > samples:
-        raise ValueError(f"{where}: needs learner.share_prompt=True, and must be at most batch.samples={samples}.")
+        raise _wrong(phase, field, f"needs learner.share_prompt=True, and must be at most batch.samples={samples}.")
     if whole != "row":
-        raise ValueError(f"{where}: {algorithm.spec} needs each {whole} in one micro-batch. Set it to 0.")
+        raise _wrong(phase, field, f"{algorithm.spec} needs each {whole} in one micro-batch. Set it to 0.")
     if chosen.model.architecture.attention == "splash":
-        raise ValueError(
-            f"{where}: splash attention supports no packed rows. Set it to 0 or set another model.attention."
-        )
+        why = "splash attention supports no packed rows. Set it to 0 or set another model.attention."
+        raise _wrong(phase, field, why)
 
 
 def _check_rounding(chosen: schema.Config) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rljax import __main__, algorithms
+from rljax import __main__, algorithms, environments
 from tests.algorithms import test_algorithms
 from tests.support import compiler
 
@@ -35,6 +35,8 @@ def imported(path):
         names |= {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files}
     if path == ROOT / "rljax" / "__main__.py":
         names |= {module for module, _ in __main__.COMMANDS.values()}
+    if path == ROOT / "rljax" / "environments" / "__init__.py":
+        names |= {place.partition(":")[0] for place in environments.TASKS.values()}
     files = set()
     for name in names:
         parts = name.split(".")
