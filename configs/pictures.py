@@ -27,7 +27,7 @@ TASKS = {  # task and algorithm
     "labyrinth": ("labyrinth(length=(1, 2, 3, 4), noise=0.4)", "grpo(kl=0.0)"),
     "redraw": ("redraw(noise=0.2)", "msrl(first=60)"),
     "film": ("film(noise=0.2)", "grpo(kl=0.0)"),
-    "zoom": ("zoom(astray=0.3, noise=0.1)", "mgpo(kl=0.0)"),
+    "zoom": ("zoom()", "mgpo(kl=0.0)"),
     "maze": ("maze(side=4, pixels=32, moves=1)", "grpo(kl=0.0)"),
 }
 
@@ -50,7 +50,7 @@ def get_config(arg: str = "charts"):
     config.phases = ("warm", "main")
     config.phase.warm = rljax.phase(
         algorithm="sft()",
-        steps=500 if name in ("redraw", "zoom") else 350,
+        steps={"redraw": 500, "zoom": 200}.get(name, 350),
         batch={"prompts": 128},
         optimizer="adamw(learning_rate=2e-3, weight_decay=0.0)",
         warmup=50,

@@ -132,6 +132,7 @@ EXPECTED = {
     **same(Z * J - 0.04 * K3, "grpo", "rlt", "vlm_r1", "r1_sgg", "cls_rl"),
     **same(Z * J - 1e-3 * K3, "r1_zero", "prorl", "intellect_2", "remix"),
     "simplerl_zoo": Z * J - 1e-4 * K3,
+    "mgpo": Z * J - 0.01 * K3,
     "deepseek_v32": Z * J - 1e-3 * K2,
     "t1": J - 1e-3 * K2,
     "score": J - 0.01 * K2,

@@ -13,7 +13,7 @@ PAID_AT_TOKENS = (
 )
 
 # recipes whose rows have the reward of their episode
-PAID_BY_ROLLOUT = ("delethink", "mem_searcher", "supo", "webagent_r1", "agent_lightning")
+PAID_BY_ROLLOUT = ("delethink", "mem_searcher", "supo", "webagent_r1", "agent_lightning", "mgpo")
 
 
 def kind(name):

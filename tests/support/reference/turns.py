@@ -116,6 +116,12 @@ def webagent_r1(d, low=0.2, high=0.2):
     return parts.mean(parts.mean(parts.mean(losses) for losses in turns.values()) for turns in rollouts.values())
 
 
+def mgpo(d, kl=0.01, low=0.2, high=0.2):
+    """Token mean of the clipped loss with the rollout's advantage, and of k3."""
+    term = clip_loss(d, rollout_advantages(d), low, high)
+    return parts.token_mean(d, lambda i, t: term(i, t) + kl * parts.k3(d, i, t))
+
+
 # Agents
 
 
