@@ -116,13 +116,16 @@ def test_the_twin_says_what_the_pictures_show():
 
 
 def test_the_splits_share_no_pair_of_cell_and_digit():
-    rules, pairs = Zoom(cells=2, plates=2, pixels=16, heldout=0.25), {}
+    rules, pairs, others = Zoom(cells=2, plates=2, pixels=16, heldout=0.25), {}, []
     for split in ("train", "heldout"):
         begin = jax.vmap(functools.partial(rules.begin, split=split, key=jax.random.key(0)))
         state = jax.jit(begin)(jnp.arange(2000))
-        pairs[split] = set(zip(state["cell"][:, 0].tolist(), state["digit"][:, 0].tolist(), strict=True))
+        cells, digits = np.asarray(state["cell"]), np.asarray(state["digit"])
+        pairs[split] = set(zip(cells[:, 0].tolist(), digits[:, 0].tolist(), strict=True))
+        others.append(set(zip(cells[:, 1].tolist(), digits[:, 1].tolist(), strict=True)))
     assert not pairs["train"] & pairs["heldout"]
     assert (len(pairs["train"]), len(pairs["heldout"])) == (30, 10)  # 4 cells, 10 digits
+    assert others == [pairs["train"]] * 2  # what plates that are not asked show tells nothing of the split
 
 
 @pytest.mark.full

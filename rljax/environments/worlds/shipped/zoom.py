@@ -27,7 +27,8 @@ class Zoom:
     unreadable first turn the whole is seen twice. Where to look is learned from the answers (MGPO, arXiv 2507.05920).
     The twin in text is ``red b3,blue d1:red>``, then ``4:red?``, or ``-:red?`` where the cell has no plate.
 
-    The splits share no pair of the asked plate's cell and digit. Parts: ``grounded``, whether the cell named is that of
+    The splits share no pair of the asked plate's cell and digit, and other plates have pairs of the training split, so
+    that in training no pair tells which plate is asked. Parts: ``grounded``, whether the cell named is that of
     the asked plate; ``malformed``, unreadable turns.
     """
 
@@ -49,6 +50,8 @@ class Zoom:
         settings.check(self)
         if not 0 < self.heldout < 1:
             raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
+        if self.heldout > 0.5:
+            raise ValueError(f"heldout: {self.heldout} is above 0.5, which leaves cells without a digit")
         if self.plates > self.cells**2:
             raise ValueError(f"plates: {self.plates} is above the {self.cells**2} cells")
         if self.pixels < 4 * self.cells:
@@ -80,6 +83,14 @@ class Zoom:
         """Values of the asked plate's cell, its digit and its color, and of what all else is drawn from."""
         return self.cells**2, _DIGITS, self.plates, 2**12
 
+    @property
+    def _trained(self) -> types.Array:
+        """Whether the training split has a cell with a digit, ``[cells, digits]`` bool."""
+        pairs = self._radices[:2]
+        index = jnp.arange(numbering.size(pairs, self.heldout, "heldout"), dtype=jnp.int32)
+        cell, digit = numbering.values(pairs, self.heldout, index, "heldout").T
+        return jnp.ones(pairs, bool).at[cell, digit].set(False)
+
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         return numbering.size(self._radices, self.heldout, split, leading=2)
@@ -93,11 +104,13 @@ class Zoom:
             key = jax.random.fold_in(key, part)
         place, figure, hue = jax.random.split(jax.random.fold_in(key, number), 3)
         others = jax.random.permutation(place, self.cells**2 - 1)[: self.plates - 1]
+        places = jnp.concatenate([cell[None], others + (others >= cell)]).astype(jnp.int32)
+        digits = jax.random.categorical(figure, jnp.where(self._trained[places], 0.0, -jnp.inf))
         hues = jax.random.permutation(hue, self.plates - 1)
         zero = jnp.int32(0)
         return {
-            "cell": jnp.concatenate([cell[None], others + (others >= cell)]).astype(jnp.int32),
-            "digit": jax.random.randint(figure, (self.plates,), 0, _DIGITS).at[0].set(digit),
+            "cell": places,
+            "digit": digits.at[0].set(digit).astype(jnp.int32),
             "colour": jnp.concatenate([colour[None], hues + (hues >= colour)]).astype(jnp.int32),
             "look": jnp.int32(-1),
             "turn": zero,
