@@ -193,7 +193,21 @@ def table_forms(record: dict[str, Any]) -> str:
     rows, counted = [], "operations" in record["forms"][0]
     for form in record["forms"]:
         times = [f"{form[name]:.1f}" for name in ("median_ms", "best_ms")]
-        ratios = [form["ratio"], form["ratio_of_best"], *form["ratio_quartiles"], *[form["operations"]] * counted]
+        ratios = [
+            form["ratio"],
+            form["ratio_of_best"],
+            *form["ratio_quartiles"],
+            *([form["operations"]] if counted else []),
+        ]
         rows.append([form["form"], *times, *(f"{x:.3f}" for x in ratios)])
-    columns = ["form", "median ms", "best ms", "ratio", "of best", "quartiles", "", *["of operations"] * counted]
+    columns = [
+        "form",
+        "median ms",
+        "best ms",
+        "ratio",
+        "of best",
+        "quartiles",
+        "",
+        *(["of operations"] if counted else []),
+    ]
     return "\n".join(tables.Table(columns, rows).lines())

@@ -78,9 +78,11 @@ class _Reader:
             if "url(" in far.lower() or (key.rpartition(" ")[2] == "href" and not value.strip().startswith("#")):
                 raise Refused(f"refers to something outside the image: {messages.shown(value)}")
         styled = (item.partition(":") for item in attributes.get("style", "").split(";"))
-        own = {k: v for k, v in attributes.items() if k in _INHERITED} | {k.strip(): v.strip() for k, _, v in styled}
+        declared = {k: v for k, v in attributes.items() if k in _INHERITED} | {
+            k.strip(): v.strip() for k, _, v in styled
+        }
         outer = self._stack[-1] if self._stack else ("", {}, (1.0, 0.0, 0.0, 1.0, 0.0, 0.0))
-        style = {**outer[1], **{k: v for k, v in own.items() if k in _INHERITED}}
+        style = {**outer[1], **{k: v for k, v in declared.items() if k in _INHERITED}}
         matrix = (
             _canvas(attributes) if name == "svg" else _joined(outer[2], _transform(attributes.get("transform", "")))
         )

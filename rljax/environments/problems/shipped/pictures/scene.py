@@ -56,7 +56,7 @@ class Scene(drawn.Drawn):
 
     @property
     def signs(self) -> str:
-        """Letters, digits, and those of the graph."""
+        """Letters, digits, and the signs of a graph."""
         return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: self.letters] + "graph0123456789 ,/<^"
 
     @property
@@ -99,7 +99,7 @@ class Scene(drawn.Drawn):
         return characters.line(len(value), nodes, "/", drawn.listed(jnp.stack(edges, axis=1), present))
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Read the graph and compare it with that of the picture."""
+        """Read the graph and compare it with the graph of the picture."""
         parseable, _, _, present, edges = self._read(written)
         parts = self._compared(value, written)
         counts = (jnp.sum(present, axis=1), jnp.sum(edges[:, :, 0] > 0, axis=1))
