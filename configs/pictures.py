@@ -27,7 +27,7 @@ TASKS = {  # task and algorithm
     "labyrinth": ("labyrinth(length=(1, 2, 3, 4), noise=0.4)", "grpo(kl=0.0)"),
     "redraw": ("redraw(noise=0.2)", "msrl(first=60)"),
     "film": ("film(noise=0.2)", "grpo(kl=0.0)"),
-    "zoom": ("zoom()", "mgpo(kl=0.0)"),
+    "zoom": ("zoom(plates=4)", "mgpo(kl=0.0)"),
     "maze": ("maze(side=4, pixels=32, moves=1)", "grpo(kl=0.0)"),
 }
 
