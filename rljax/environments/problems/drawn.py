@@ -98,7 +98,7 @@ class Drawn(abc.ABC):
 
     @property
     def pictures(self) -> traits.Pictures | None:
-        """One picture, or None for the twin."""
+        """The pictures of a prompt, or None for the twin."""
         return None if self.twin is True else traits.Pictures(self.shown, self.pixels, self.pixels, self.tokens)
 
     @property

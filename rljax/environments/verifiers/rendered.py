@@ -46,8 +46,8 @@ class Rendered:
     """A reward function: the weighted mean of how similar what a completion draws is to the picture of its row.
 
     The completion is SVG, or Python code that draws with matplotlib, in a fenced block or as it is. It is rendered in a
-    sandbox to the size of the row's picture. The reference is code too: its elements are compared with those of the
-    completion, and it is what is rendered if the row has no picture. Parts:
+    sandbox to the size of the row's picture. The reference is code too: its elements are compared with the elements
+    of the completion, and it is what is rendered if the row has no picture. Parts:
 
     - ``pixels``: 1 - the mean difference of pixels; ``ssim``: structural similarity; both of the pictures;
     - ``structure``: of the best matching of elements, whether their kinds are the same, how close their colours are,
