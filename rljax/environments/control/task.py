@@ -1,0 +1,68 @@
+"""Rules of a control world as a task."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self
+
+from rljax import types
+from rljax.environments import Split
+from rljax.environments.control.rules import Rules
+from rljax.language import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlTask:
+    """A control world: a task without tokens, whose rows are trajectories.
+
+    The first state of an episode is a function of its problem alone, so that the samples of a prompt can be compared.
+    """
+
+    rules: Rules
+    host: ClassVar[bool] = False
+    prompt_length: ClassVar[int] = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Return ``domains``, ``domain`` and ``domain_names`` of rules that have them."""
+        if name.startswith("domain"):
+            return getattr(self.rules, name)
+        raise AttributeError(name)
+
+    @property
+    def name(self) -> str:
+        """Name in the table."""
+        return self.rules.name
+
+    @property
+    def completion_length(self) -> int:
+        """The most actions of an episode."""
+        return self.rules.horizon
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the numbers that a step reports besides its reward."""
+        return self.rules.parts
+
+    def corpus(self) -> Iterator[str]:
+        """Yield nothing: there are no texts."""
+        yield from ()
+
+    def bind(self, tokenizer: Any) -> Self:
+        """Return the task, which has no tokens."""
+        return self
+
+    def size(self, split: Split) -> int:
+        """Return the number of problems of a split."""
+        return self.rules.size(split)
+
+    def text(self, index: int, split: Split) -> str:
+        """Return problem ``index`` as a line of text."""
+        return self.rules.text(index % self.size(split), split)
+
+    def begin(self, index: types.Array, split: Split) -> Any:
+        """Return the state at the start of problem ``index``, a scalar, which wraps around."""
+        return self.rules.begin(index % self.size(split), split)
+
+
+def of(rules: Callable[[], Any]) -> Callable[..., ControlTask]:
+    """Return the constructor of a task, whose arguments are the settings of its rules."""
+    return settings.constructor(ControlTask, rules())
