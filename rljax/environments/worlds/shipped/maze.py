@@ -196,7 +196,7 @@ class Maze:
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Write the next moves of a shortest path; the first of ``NESW`` where there are several."""
-        cell, distance, letters = state["cell"], self._distances(state), []
+        cell, distance, letters = state["cell"], self.distances(state), []
         for _ in range(self.moves):
             around = distance[(cell + self._offsets) % self.side**2]
             direction = jnp.argmin(jnp.where(state["ways"][cell], around, self.side**2))
@@ -235,7 +235,7 @@ class Maze:
         east, south = none.at[first[:half]].set(way[:half]), none.at[first[half:]].set(way[half:])
         return jnp.stack([jnp.roll(south, self.side), east, south, jnp.roll(east, 1)], axis=1)
 
-    def _distances(self, state: Any) -> types.Array:
+    def distances(self, state: Any) -> types.Array:
         """Return the number of moves from each cell to the goal, [cells] int32."""
         count = self.side**2
         cell = jnp.arange(count)
