@@ -84,6 +84,7 @@ class Rollout(flax.struct.PyTreeNode):
     group: Array  # [B] int32, rows that share a prompt share it; any integers, any group size
     context: Context | None = None
     action: Action | None = None
+    motion: Tree | None = None  # of rows of a control world, which have no tokens: ``models.actors.Motion``
 
     # per token, [B, T]
     behaviour_logp: Array | None = None  # under the distribution the sampler drew from

@@ -1,5 +1,6 @@
 """Checks that the task, the algorithm, its source and the sizes of a phase are compatible."""
 
+import dataclasses
 import operator
 
 from rljax import environments, types
@@ -11,6 +12,7 @@ from rljax.language import limits
 from rljax.sampling import processors
 from rljax.training import producers
 from rljax.training.phases import Phase
+from rljax.transforms import modules
 from rljax.transforms.source import files
 
 
@@ -26,6 +28,7 @@ def check(phase: Phase, trains: bool = True) -> None:
     """
     _check_timeout(phase)
     _check_pictures(phase)
+    _check_kind(phase)
     shape, unroll = phase.settings.model.architecture, phase.settings.sampler.unroll
     if shape.decode_attention == "kernel" and shape.scan and not unroll:
         why = "must be True with model.decode_attention='kernel', which reads the cache of one layer."
@@ -70,6 +73,43 @@ def _check_timeout(phase: Phase) -> None:
         what = f"the reward function of {task.name!r} allows itself"
     if phase.settings.verifier.timeout <= about.longest:
         raise _wrong(phase, "verifier.timeout", f"must be above {about.longest:g}, the seconds that {what}.")
+
+
+def _check_kind(phase: Phase) -> None:
+    """Check that the network reads what the task shows, and that no field of another kind of network is set."""
+    model, tokens = phase.settings.model, traits.traits(phase.task).actions is None
+    what = "tokens" if tokens else "observations of a control world"
+    if (model.kind == "transformer") != tokens:
+        kind = "transformer" if tokens else "mlp"
+        raise _wrong(phase, "model.kind", f"task {phase.task.name!r} has {what}. Set it to {kind!r}.")
+    plain, groups = type(phase.settings)(), {"model.mlp"} if tokens else {"model.architecture", "tokenizer"}
+    for group in groups | (set() if tokens else {"model.weights"}):
+        given, default = (operator.attrgetter(group)(x) for x in (phase.settings, plain))
+        if given == default:
+            continue
+        fields = [f.name for f in dataclasses.fields(given)] if dataclasses.is_dataclass(given) else []
+        changed = next((f".{name}" for name in fields if getattr(given, name) != getattr(default, name)), "")
+        field = f"{group}{changed}"
+        value = operator.attrgetter(field)(phase.settings)
+        name = field.replace("architecture.", "")
+        raise ValueError(f"config.{name}={value!r} (phase {phase.name!r}): has no effect, as the task has {what}.")
+    if not tokens:
+        _check_actor(phase)
+
+
+def _check_actor(phase: Phase) -> None:
+    """Check what an actor cannot do."""
+    needs, sampler = interpreter.needs(phase.algorithm), phase.settings.sampler
+    if phase.settings.model.mlp.normalise and modules.reads_reference(needs):
+        why = (
+            f"{phase.algorithm.spec} reads the reference policy, whose observations would be scaled anew by each step."
+        )
+        raise _wrong(phase, "model.mlp.normalise", why)
+    if processors.active(sampler):
+        raise ValueError(f"config.sampler (phase {phase.name!r}): top_k, top_p and min_p filter tokens. Remove them.")
+    for field in ("run.lag", "run.overlap", "mesh.rollout"):
+        if operator.attrgetter(field)(phase.settings):
+            raise _wrong(phase, field, "is for rows of tokens.")
 
 
 def _check_pictures(phase: Phase) -> None:

@@ -32,7 +32,7 @@ def module_fields() -> list[settings.Field]:
     """Return the fields of a module: the fields of ``ModuleConfig``, and of the policy's network without its tower."""
     head = list(settings.fields(ModuleConfig))
     known = {field.path for field in head}
-    known |= {("vocabulary",)}
+    known |= {("vocabulary",), ("kind",)}
     return [*head, *(f for f in settings.fields(ModelConfig) if f.path not in known and len(f.path) == 1)]
 
 

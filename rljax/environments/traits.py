@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # worker processes import this package and must not load jax
     from rljax.environments import Split, Task
+    from rljax.environments.control import Actions
 
 Rows = Literal["conversation", "chapters"]
 
@@ -60,6 +61,7 @@ class Traits:
     longest: float  # seconds that a turn or the reward function on the host may take by its own limits
     written: tuple[str, ...]  # what the verdicts of a task of one turn hold beyond the defaults
     pictures: Pictures | None  # of a prompt; None: prompts are text
+    actions: Actions | None  # of a control world, which has no tokens; None: it has
 
     @property
     def rows_of_episode(self) -> int:
@@ -80,7 +82,7 @@ class Traits:
         "token_reward" and "turns" for several turns; "agents" for several seats; "episodes" for several rows an
         episode; "domains" for several domains; ``extra``; and ``written``.
         """
-        several = self.max_turns > 1
+        several = self.max_turns > 1 or self.actions is not None
         names = {
             "token_reward": several,
             "turns": several,
@@ -106,4 +108,5 @@ def traits(task: Task) -> Traits:
         longest=getattr(getattr(task, "reward", None) if whole else task, "longest", 0.0),
         written=tuple(getattr(task, "supplies", ())),
         pictures=getattr(task, "pictures", None),
+        actions=getattr(task, "actions", None),
     )

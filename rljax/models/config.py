@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from rljax.language import settings
 from rljax.language.settings import Positive, group, setting
+from rljax.models import actors
 from rljax.models.architectures import Architecture
 from rljax.types import Range
 
@@ -14,9 +15,13 @@ from rljax.types import Range
 class ModelConfig:
     """The policy's network; critics and reward models are built like it."""
 
+    kind: Literal["transformer", "mlp"] = setting(
+        "transformer", "Network: 'transformer' reads tokens, 'mlp' the observations of a control world.", fixed=True
+    )
     weights: str = setting(
         "", "Folder of a public checkpoint to start from, gs:// too; it decides the shape.", fixed=True
     )
+    mlp: actors.Mlp = group(actors.Mlp, fixed=True)
     architecture: Architecture = group(
         Architecture,
         flat=True,

@@ -16,8 +16,10 @@ from rljax import environments, models, sampling, types
 from rljax.config import modules, resolve, schema
 from rljax.data import storage, stored_groups, tokenizers
 from rljax.data.config import TokenizerConfig
+from rljax.environments import control
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, memory
+from rljax.models import actors
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, phases, readings, sharding, steps
@@ -103,7 +105,7 @@ class Program:
         """The policy network of the last phase; its architecture is the same in all phases."""
         return self.model("policy")
 
-    def model(self, module: str, phase: Phase | None = None) -> models.Model:
+    def model(self, module: str, phase: Phase | None = None) -> Any:
         """Return the network of a module in a phase (the last one by default).
 
         Its output is logits for "policy", and for other modules what the algorithms of all phases use; a head has the
@@ -113,6 +115,8 @@ class Program:
         source = phase.of(module).follows or module
         outputs = modules.outputs(self.phases, source) or {"scalar"}
         output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
+        if phase.settings.model.kind == "mlp":
+            return self._actor(phase, output, modules.bins(self.phases, source))
         architecture = phase.settings.model.network(self.tokenizer.vocabulary, self._placeholder, output)
         if module != "policy":
             architecture = phase.module[module].architecture(architecture)
@@ -120,6 +124,16 @@ class Program:
         remat = splits.remat(architecture, phase, task, self.mesh)
         architecture = dataclasses.replace(architecture, bins=modules.bins(self.phases, source), remat=remat)
         return models.build(architecture, sharding.Layout(self.mesh))
+
+    def _actor(self, phase: Phase, output: Any, bins: Any) -> actors.Actor:
+        """Return the network of a module of a control world; all phases observe and do the same."""
+        rules: list[Any] = [getattr(task, "rules", None) for task in self.tasks]
+        kinds = {(r.observed, r.actions) for r in rules}
+        if len(kinds) > 1:
+            raise ValueError(f"config.phases: the tasks observe and do different things, {messages.shown(kinds)}.")
+        observed, actions = kinds.pop()
+        of = ("categorical", actions.count) if isinstance(actions, control.Discrete) else ("gaussian", actions.size)
+        return actors.Actor(phase.settings.model.mlp, observed, *of, output=output, bins=bins)
 
     @functools.cached_property
     def _placeholder(self) -> int:
@@ -140,7 +154,11 @@ class Program:
 
     def _setup(self, number: int, cursor: int, cursors: int) -> Setup:
         phase, task, policy = self.phases[number], self.tasks[number], self.model("policy", self.phases[number])
-        sampler, shape = phase.settings.sampler, policy.architecture
+        sampler = phase.settings.sampler
+        decoder = policy
+        if isinstance(policy, models.Model):
+            shape = dataclasses.replace(policy.architecture, scan=policy.architecture.scan and not sampler.unroll)
+            decoder = models.build(shape, sharding.Layout(self.mesh, sampler.layout))
         before, after = ({m for p in some for m in p.modules} for some in (self.phases[:number], self.phases[number:]))
         names = [*phase.modules, *sorted((before & after) - {*phase.modules})]  # those in use before and after stay
         names = [m for m in names if m != "policy"]
@@ -148,10 +166,7 @@ class Program:
             phase=phase,
             task=task,
             networks={"policy": policy, **{m: self.model(m, phase) for m in names}},
-            decoder=models.build(
-                dataclasses.replace(shape, scan=shape.scan and not sampler.unroll),
-                sharding.Layout(self.mesh, sampler.layout),
-            ),
+            decoder=decoder,
             ends=self.ends(tuple(dict.fromkeys((*sampler.stop, *getattr(task, "turn_end", ()))))),
             mesh=self.mesh,
             cursor=cursor,
@@ -366,6 +381,8 @@ def make_tokenizer(resolved: resolve.Resolved) -> tokenizers.Tokenizer:
             return tokenizers.load(path, fields.date)
         except (ValueError, FileNotFoundError) as error:
             raise ValueError(f"config.tokenizer.path={path!r}: {error}") from error
+    if resolved.settings.model.kind != "transformer":
+        return tokenizers.make("bytes", ())  # nothing reads it
     tasks = {phase.settings.task: phase.task for phase in resolved.phases}  # each once
     corpus = itertools.chain.from_iterable(task.corpus() for task in tasks.values())
     return tokenizers.make(fields.kind, corpus, fields.vocabulary or None)

@@ -99,7 +99,8 @@ def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
 def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
     """Run what the source does between the choice and the selection, and return rows of both passes."""
     source, problems = setup.algorithm.source, setup.problems(key)
-    assert rows.action is not None
+    if rows.action is None:  # of a control world, whose sources read no tokens
+        return rows
     solutions = types.Action(rows.action.token, length=rows.group)
     if source.head is not None:
         shapes.check_same("the head", solutions, source.head(pool, problems, rows, solutions, key))

@@ -12,7 +12,7 @@ from rljax import environments, models, sampling, types
 from rljax.algorithms import inputs, interpreter
 from rljax.data import shuffle, stored_groups, tokenizers
 from rljax.environments import traits, worlds
-from rljax.models import adapters
+from rljax.models import actors, adapters
 from rljax.models.config import READING, Module, ModuleConfig
 from rljax.models.scores import packing, scoring
 from rljax.training import readings
@@ -139,7 +139,7 @@ class Setup:
 
     phase: Phase
     task: environments.Task  # bound to the tokenizer
-    networks: Mapping[str, models.Model]  # by module; "policy" is always present
+    networks: Mapping[str, models.Model]  # by module; "policy" is always present; of a control world ``actors.Actor``
     decoder: models.Model  # the policy, sharded for rollouts
     ends: sampling.Ends
     mesh: jax.sharding.Mesh
@@ -283,7 +283,8 @@ class Setup:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source = self.algorithm.source
         whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
-        whole &= traits.traits(self.task).alike and not self.phase.edited
+        about = traits.traits(self.task)
+        whole &= about.alike and about.actions is None and not self.phase.edited
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def whole(self, trees: Mapping[str, types.Tree], module: str) -> types.Tree:
@@ -367,6 +368,11 @@ def score(
     Returns:
       The scores, ``[B, T]`` float32 each, nats, differentiable in ``params``.
     """
+    network: Any = setup.networks[module]
+    if isinstance(network, actors.Actor):
+        other: dict[str, Any] = {name: (setup.networks[name], tree) for name, tree in (teachers or {}).items()}
+        given = {"temperature": setup.temperature, "reference": reference, "teachers": other}
+        return network.score(params, rows, needs, **given)
     learner, reading, where = setup.learner, setup.reads.get(module), ()
     if reading is not None:
         rows, *where = readings.read(reading, rows, setup.task, split)

@@ -39,7 +39,7 @@ def fired(setup: phases.Setup, sampled: types.Rollout, rows: types.Rollout, key:
         shares.append((sampled.extra["pass"] > 0) | paid)
     if (source.off_policy or source.demonstrated) and rows.on_policy is not None:
         shares.append(rows.on_policy <= 0)
-    if source.select is not types.Source.select:
+    if source.select is not types.Source.select and not (source.segment and sampled.motion is not None):
         shares.append(_replaced(sampled, rows))
     return jnp.max(jnp.stack([jnp.mean(x.astype(jnp.float32)) for x in shares])) if shares else None
 

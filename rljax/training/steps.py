@@ -15,7 +15,7 @@ from rljax import sampling, types
 from rljax.training import phases, producers, sharding, sources, states
 from rljax.training import rows as rows_lib
 from rljax.training.learning import overlapped, updates
-from rljax.training.producers import completions, play, twice
+from rljax.training.producers import acting, completions, play, twice
 from rljax.training.producers import turns as turns_lib
 
 
@@ -92,6 +92,12 @@ class Step:
             return play.seated(setup, players, ("policy",), zero, drawn, split, key, samples=samples, sampler=config)[0]
 
         return run
+
+    @functools.cached_property
+    def act(self) -> Callable[..., acting.Episodes]:
+        """Compiled ``(params, index, keys, split, temperature) -> Episodes``: whole episodes of a control world."""
+        setup = self.setup
+        return jax.jit(lambda *given: acting.play(setup, *given), static_argnums=(3, 4))
 
     @functools.cached_property
     def score(self) -> Callable[..., types.Scores]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from rljax import types
 from rljax.environments import Split
-from rljax.environments.control.rules import Rules
+from rljax.environments.control.rules import Actions, Rules
 from rljax.language import settings
 
 
@@ -36,6 +36,11 @@ class ControlTask:
     def completion_length(self) -> int:
         """The most actions of an episode."""
         return self.rules.horizon
+
+    @property
+    def actions(self) -> Actions:
+        """What an action is."""
+        return self.rules.actions
 
     @property
     def parts(self) -> tuple[str, ...]:

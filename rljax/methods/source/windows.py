@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define
 from rljax.transforms.frame import extras
 from rljax.transforms.source import segments
 
@@ -42,19 +42,8 @@ def windowed(segment: types.Count = 64) -> types.Source:
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        before, kept = pool["rows"], ~pool["free"]
-        going, ended = segments.still_going(rollout)
-        waited = kept & ~segments.still_going(before)[0]
-        used = jnp.where(kept[:, None], before.mask, 0.0)
-        finish = ops.given(rollout.finish, "source.windowed: the rows have no finish reason")
-        outcome = ops.given(rollout.outcome, "source.windowed: the rows have no outcome")
-        chosen = rollout.replace(
-            reward=jnp.where(going, 0.0, rollout.reward),
-            outcome=jnp.where(going, int(types.Outcome.UNJUDGED), outcome),
-            finish=jnp.where(going, int(types.Finish.LENGTH), finish),
-            valid=jnp.where(waited, 0.0, ops.valid_rows(rollout)),
-            parts={name: jnp.where(going, 0.0, x) for name, x in rollout.parts.items()},
-        )
+        used = jnp.where(pool["free"][:, None], 0.0, pool["rows"].mask)
+        chosen, ended = segments.cut(rollout, pool), segments.still_going(rollout)[1]
         return extras.put(chosen, {"used": used}), {"rows": rollout.replace(parts={}), "free": ended}
 
     return types.Source(segment=segment, supplies=frozenset({"used"}), init=segments.in_flight, select=select)

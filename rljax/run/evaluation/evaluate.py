@@ -24,6 +24,7 @@ from absl import flags
 from rljax import environments, sampling, types
 from rljax.config import files, resolve
 from rljax.data import storage, tokenizers
+from rljax.environments import traits
 from rljax.host import backends, processes
 from rljax.language import dotted, messages
 from rljax.run import producers, programs
@@ -86,7 +87,8 @@ def evaluate(
       ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
       with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
       correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
-      number of correct completions of each prompt; and ``examples``, a few completions. Of a world, a completion is an
+      number of correct completions of each prompt; and ``examples``, a few completions. Of a control world ``returns``
+      [mean, low, high, greedy mean], and ``length`` is in steps. Of a world, a completion is an
       episode with the outcome and reward of seat 0 and the tokens of all seats; ``world`` is the record of
       ``episodes.statistics``, with "nashconv" in Kuhn poker; examples have the rows of their episode.
 
@@ -146,6 +148,10 @@ def record(
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
+    totals = sampled["reward"].reshape(prompts, samples).mean(axis=1)
+    returns = (
+        {"returns": [*passk.means(totals[:, None])[0], float(greedy["reward"].mean())]} if "returns" in sampled else {}
+    )
     return {
         "name": name,
         "task": compiled.setup.settings.task,
@@ -154,6 +160,7 @@ def record(
         "samples": samples,
         "pass_at_k": dict(zip(map(str, ks), passk.means(per_prompt), strict=True)),
         "greedy": passk.share(right, prompts),
+        **returns,
         "unjudged": float((sampled["outcome"] == types.Outcome.UNJUDGED).mean()),
         "length": float(sampled["length"].mean()),
         "correct": correct.tolist(),
@@ -199,6 +206,8 @@ def _judge(
 
         rows = trials.collect(compiled.setup, [played(part) for part in parts], len(index) * samples)
         return _episodes(rows, program.tokenizer.decode)
+    if traits.traits(task).actions is not None:
+        return _acted(program, compiled, params, parts, split, samples, sampler, len(index))
     batches: list[tuple] = []
     for part in parts:
         rows, keys = rows_of(part, samples, program.key)
@@ -213,6 +222,32 @@ def _judge(
             verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
         batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
     return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
+
+
+def _acted(
+    program: programs.Program,
+    compiled: steps.Step,
+    params: types.Tree,
+    parts: Sequence[np.ndarray],
+    split: environments.Split,
+    samples: int,
+    sampler: sampling.SamplerConfig,
+    prompts: int,
+) -> dict[str, Any]:
+    """Return what ``_judge`` returns, of whole episodes of a control world; their length is in steps."""
+    batches = []
+    for part in parts:
+        rows, keys = rows_of(part, samples, program.key)
+        ended = compiled.act(params, jnp.asarray(rows), keys, split, sampler.temperature)
+        batches.append(processes.fetch((ended.outcome, ended.total, ended.time, ended.parts)))
+    whole = jax.tree.map(lambda *x: np.concatenate(x)[: prompts * samples], *batches)
+    outcome, total, time, numbers = whole
+
+    def text(row: int) -> dict[str, Any]:
+        said = [f"{time[row]} steps", *(f"{name} {x[row]:g}" for name, x in numbers.items())]
+        return {"completion": f"  {', '.join(said)}"}
+
+    return {"outcome": outcome, "reward": total, "length": time, "returns": True, "text": text}
 
 
 def parts_of(index: np.ndarray, samples: int) -> list[np.ndarray]:

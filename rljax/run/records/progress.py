@@ -56,7 +56,7 @@ class Progress(contextlib.AbstractContextManager):
         Args:
           step: the step, from 1.
           phase: the name of its phase.
-          values: metrics by name; reward, accuracy, entropy, length and turns are shown if present.
+          values: metrics by name; reward, return, accuracy, entropy, length and turns are shown if present.
           tokens_per_second: the speed, or None.
         """
         if self._quiet:
@@ -105,8 +105,15 @@ class Progress(contextlib.AbstractContextManager):
                 self._display.update(bundle, raw=True)
 
 
-_ABBREVIATIONS = {"reward": "rew", "accuracy": "acc", "entropy": "ent", "length": "len", "turns": "trn"}
-_DIGITS = {"reward": ".3f", "accuracy": ".3f", "entropy": ".3f", "length": ".1f", "turns": ".1f"}
+_ABBREVIATIONS = {
+    "reward": "rew",
+    "return": "ret",
+    "accuracy": "acc",
+    "entropy": "ent",
+    "length": "len",
+    "turns": "trn",
+}
+_DIGITS = {"reward": ".3f", "return": ".1f", "accuracy": ".3f", "entropy": ".3f", "length": ".1f", "turns": ".1f"}
 
 
 def progress_line(

@@ -38,6 +38,23 @@ def ranked(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
     return {f"pairs ranked right, {m}": [ranking.get(m, {}).get("accuracy") for ranking in every] for m in modules}
 
 
+def returned(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
+    """Return the mean return of each evaluation in a control world, with its interval, and that of greedy actions."""
+    every = [record.get("returns") for record in evaluations]
+    if not any(every):
+        return {}
+    greedy = [None if values is None else values[3:] for values in every]
+    return {"return": [None if values is None else values[:3] for values in every], "return, greedy": greedy}
+
+
+def _interval(values: Triple) -> str:
+    """Return [mean, low, high], or [mean], as text; "" for None."""
+    if values is None:
+        return ""
+    mean, *ends = (f"{x:.1f}" for x in values)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
+
+
 def accuracy(evaluations: Sequence[Record]) -> tables.Table:
     """Return the table of a terminal: evaluations side by side."""
 
@@ -46,6 +63,7 @@ def accuracy(evaluations: Sequence[Record]) -> tables.Table:
 
     rows = lines({**tries(evaluations), "greedy": [record["greedy"] for record in evaluations]})
     rows += [*_supported(evaluations), *lines(ranked(evaluations))]
+    rows += [[name, *map(_interval, values)] for name, values in returned(evaluations).items()]
     rows.append(["prompts x samples", *map(_size, evaluations)])
     if any(record.get("unjudged") for record in evaluations):
         rows.append(["unjudged, %", *(f"{100 * record.get('unjudged', 0.0):.1f}" for record in evaluations)])
@@ -58,11 +76,16 @@ def accuracy(evaluations: Sequence[Record]) -> tables.Table:
 def accuracy_by_step(evaluations: Sequence[Record]) -> tables.Table:
     """Return the table of a page: an evaluation in each row."""
     values = {**tries(evaluations), **ranked(evaluations)}
+    returns = returned(evaluations)
     rows = [
-        [record["name"], record["step"], _size(record), *(percent(triple, "()") or None for triple in triples)]
-        for record, *triples in zip(evaluations, [r.get("greedy") for r in evaluations], *values.values(), strict=True)
+        [
+            *(record["name"], record["step"], _size(record), percent(record.get("greedy"), "()") or None),
+            *(percent(column[n], "()") or None for column in values.values()),
+            *(_interval(column[n]) or None for column in returns.values()),
+        ]
+        for n, record in enumerate(evaluations)
     ]
-    columns = ["evaluation", "step", "prompts x samples", "greedy", *values]
+    columns = ["evaluation", "step", "prompts x samples", "greedy", *values, *returns]
     return tables.Table(columns, rows, "Means in %, with 95 % intervals over prompts.")
 
 

@@ -27,7 +27,7 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import traits
 from rljax.run import programs
-from rljax.run.reports import turns
+from rljax.run.reports import trajectories, turns
 from rljax.run.reports.pages import images
 
 LIMIT = 512
@@ -50,9 +50,9 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
       same prompt; "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task.
       Turns of chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
-    assert rows.action is not None and rows.index is not None
-    values, world = per_token(rows), turns.of_world(setup.task, rows)
-    places, decode = turns.used(rows), program.tokenizer.decode
+    assert rows.index is not None
+    values, world = per_token(rows), rows.motion is None and turns.of_world(setup.task, rows)
+    places, decode = turns.used(rows) if world else (), program.tokenizer.decode
     names = [name for name in getattr(setup.task, "extra", ()) if name in rows.extra]
     out = []
     for i in range(rows.mask.shape[0]):
@@ -60,8 +60,15 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
         keep = np.arange(places[i]) if world else np.flatnonzero(_shown(rows)[i] > 0)
         if not keep.size and (not world or getattr(setup.task, "rows", "") == "chapters"):
             continue
-        ids = np.asarray(rows.action.token[i])[keep].tolist()
-        record = {"step": step, **_row(setup, rows, i, world, decode, ids)}
+        ids = [] if rows.action is None else np.asarray(rows.action.token[i])[keep].tolist()
+        if rows.motion is None:
+            written, text = pieces(_vocabulary(program.tokenizer), ids), decode(ids)
+        else:
+            written = trajectories.actions(rows.motion, i, keep)
+            text = "".join(written)
+        record = {"step": step, **_row(setup, rows, i, world, decode, text)}
+        if rows.motion is not None:
+            record["pictures"] = images.sources(trajectories.picture(rows.motion, i, keep)[None])
         sampled = rows.on_policy is not None and bool(rows.on_policy[i])
         if rows.outcome is not None and sampled:
             record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()
@@ -70,7 +77,7 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             record["advantage"] = float(rows.advantage[i][mask].sum()) / max(int(mask.sum()), 1)
         if begun:
             record["head"] = begun
-        elif not world:
+        elif not world and rows.motion is None:
             record["token"] = ids  # with prompt and reward, what the source ``stored`` reads
         if rows.finish is not None:
             record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
@@ -81,18 +88,16 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             lists |= more.pop("tokens")
             record |= more
         record["tokens"] = {
-            "text": _ends(pieces(_vocabulary(program.tokenizer), ids)),
+            "text": _ends(written),
             **{name: short(_ends(numbers)) for name, numbers in lists.items()},
         }
-        if len(ids) > LIMIT:
-            record["tokens"]["omitted"] = len(ids) - LIMIT  # between the two halves
+        if len(written) > LIMIT:
+            record["tokens"]["omitted"] = len(written) - LIMIT  # between the two halves
         out.append(record)
     return out
 
 
-def _row(
-    setup: programs.Setup, rows: types.Rollout, i: int, world: bool, decode: Any, ids: list[int]
-) -> dict[str, Any]:
+def _row(setup: programs.Setup, rows: types.Rollout, i: int, world: bool, decode: Any, text: str) -> dict[str, Any]:
     """Return what a record says of a row as a whole. The prompt of a world depends on the episode and the seat."""
     assert rows.index is not None
     index, context = int(rows.index[i]), rows.context
@@ -104,14 +109,14 @@ def _row(
     if pictures := _pictures(setup, rows, i):
         record["pictures"] = pictures
     if setup.stored is None and isinstance(setup.task, traits.Marking):
-        if marks := setup.task.marks(index, "train", decode(ids)):
+        if marks := setup.task.marks(index, "train", text):
             record["marks"], record["targets"] = marks
     return record | {
         "index": index,
         "group": int(rows.group[i]),
         "prompt": prompt,
-        "completion": decode(ids),
-        "reward": float(rows.reward[i]),
+        "completion": text,
+        "reward": float(rows.reward[i] if rows.motion is None else np.sum(rows.token_reward[i])),
         "parts": {k: float(v[i]) for k, v in rows.parts.items()},
     }
 

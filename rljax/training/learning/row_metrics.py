@@ -56,7 +56,7 @@ def metrics(
         }
         metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
         metrics |= of_domains(rollout, domains)
-    if rollout.finish is not None:
+    if rollout.finish is not None and rollout.motion is None:  # windows of trajectories are cut always
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
     if "head" in rollout.extra:
         metrics["head"] = ops.masked_mean(jnp.sum(rollout.extra["head"], axis=1), once)

@@ -30,10 +30,11 @@ def divided(phase: phases.Phase, task: environments.Task, mesh: Mesh) -> phases.
     learner = phase.settings.learner
     if learner.microbatches:
         return phase
+    actor = traits.traits(task).actions is not None  # its activations are small
     batch, count = phase.settings.batch, 1
     each = [batch.prompts // m for m in _minibatches(phase)]  # prompts of a minibatch, of each objective
     even = not phase.algorithm.source.uneven and batch.prompts % max(_minibatches(phase)) == 0
-    if mesh.devices.flat[0].platform == "cpu" and even:
+    if mesh.devices.flat[0].platform == "cpu" and even and not actor:
         rows = batch.samples * traits.traits(task).rows_of_episode
         tokens = rows * task.completion_length + (1 if learner.share_prompt else rows) * task.prompt_length
         _, devices = sharding.spread(mesh, batch.prompts)

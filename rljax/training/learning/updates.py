@@ -139,7 +139,7 @@ def _of_update(stacked: dict[str, types.Array], minibatches: int) -> dict[str, t
 def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
     """Return metrics of expert balance on one micro-batch, empty for a policy without experts."""
     model = setup.networks["policy"]
-    if not model.architecture.experts or rollout.context is None or rollout.action is None:
+    if rollout.context is None or rollout.action is None or not model.architecture.experts:
         return {}
     rows = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], rollout)
     prompt, seen = rows.context.training
@@ -240,7 +240,7 @@ def update(
             metrics |= terms if module == "policy" else {f"{module}/{name}": x for name, x in terms.items()}
     if before is not None and "moved" in asked:
         metrics |= diagnostics.moved(before, _logp(setup, state, rollout)[0], rollout.mask)
-    state = _finish(setup, previous, state, metrics, skipped, jax.random.fold_in(key, 1000))
+    state = _finish(setup, previous, _observed(setup, state, rollout), metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
     if setup.logged:
         metrics["rows"] = logged
@@ -351,6 +351,17 @@ def _finish(
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )
+
+
+def _observed(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout) -> types.TrainState:
+    """Return the state whose actors have statistics of the step's observations too, which their inputs are scaled by.
+
+    They change between updates only, so that an update scores rows as the sampler did.
+    """
+    if rollout.motion is None:
+        return state
+    networks: Mapping[str, Any] = setup.networks
+    return state.replace(params={m: networks[m].observed(tree, rollout) for m, tree in state.params.items()})
 
 
 def _followed(setup: phases.Setup, state: types.TrainState) -> dict[str, types.Tree]:

@@ -4,6 +4,7 @@
 ``twice``           Completions of prompts, and of prompts that are edited for a second pass.
 ``segments``        Rows in flight, continued by one segment a step, of completions or of conversations.
 ``episodes``        Episodes of a world inside the program: conversations, or chapters.
+``acting``          Trajectories of a control world.
 ``turns``           Conversations with a host world: their turns are decoded here, and answered on the host.
 ``demonstrations``  Demonstrations of a task or of a world.
 ``stored``          Rows of files.
@@ -16,7 +17,7 @@ from typing import Protocol
 from rljax import environments, types
 from rljax.environments import traits
 from rljax.training import phases
-from rljax.training.producers import completions, demonstrations, episodes, segments, stored, turns, twice
+from rljax.training.producers import acting, completions, demonstrations, episodes, segments, stored, turns, twice
 
 
 class Producer(Protocol):
@@ -62,6 +63,9 @@ def refused(task: environments.Task) -> dict[str, str]:
     than rows.
     """
     about, name = traits.traits(task), f"task {task.name!r}"
+    if about.actions is not None:
+        tokens = "again", "head", "demonstrated", "uneven", "early", "stored", "demonstrations", "compact", "slots"
+        return dict.fromkeys(tokens, f"{name} is a control world, which has no tokens")
     host = (
         f"{name} is scored on the host, or played there. Use another config.seam.source, or a task that runs on devices"
     )
@@ -80,6 +84,8 @@ def refused(task: environments.Task) -> dict[str, str]:
 def make(setup: phases.Setup) -> Producer:
     """Return the producer of a phase."""
     source, about = setup.algorithm.source, traits.traits(setup.task)
+    if about.actions is not None:
+        return acting.Acting(setup)
     if setup.stored is not None:
         return stored.Stored(setup, setup.stored)
     if source.origin == "demonstrations":

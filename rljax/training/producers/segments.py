@@ -25,10 +25,10 @@ class Flying(flax.struct.PyTreeNode):
     keys: types.Key  # [B], of the rows
 
 
-def flying(setup: phases.Setup, state: types.TrainState, key: types.Key) -> Flying:
-    """Return the rows in flight of a step: unfinished rows of the pool, and new prompts in place of finished groups.
-
-    A row's key folds in the step in which the row was started, which is the version of its first token.
+def in_place(
+    setup: phases.Setup, state: types.TrainState, key: types.Key
+) -> tuple[rows_lib.Drawn, types.Rollout, types.Array]:
+    """Return the prompts of a step, in place of finished groups new ones; the pool's rows in flight; which start over.
 
     Args:
       setup: the phase on devices.
@@ -47,6 +47,21 @@ def flying(setup: phases.Setup, state: types.TrainState, key: types.Key) -> Flyi
         index=jnp.where(new, fresh.index, pending.index[first]),
         repeat=jnp.where(new, fresh.repeat, pending.extra["repeat"][first]),
     )
+    return drawn, pending, free
+
+
+def freed(setup: phases.Setup, state: types.TrainState) -> types.Array:
+    """Return the number of finished groups, whose places new prompts take."""
+    return jnp.sum(setup.algorithm.source.in_flight(state.pool)["free"]) // setup.samples
+
+
+def flying(setup: phases.Setup, state: types.TrainState, key: types.Key) -> Flying:
+    """Return the rows in flight of a step, as ``in_place``.
+
+    A row's key folds in the step in which the row was started, which is the version of its first token.
+    """
+    drawn, pending, free = in_place(setup, state, key)
+    assert pending.version is not None and pending.action is not None and pending.action.length is not None
     started = jnp.where(free, state.step, pending.version[:, 0])
     earlier = (jnp.arange(pending.mask.shape[1])[None, :] < pending.action.length[:, None]) & ~free[:, None]
     version = jnp.where(earlier, pending.version, state.step)
@@ -87,8 +102,7 @@ class Segments:
 
     def taken(self, state: types.TrainState) -> types.Array:
         """Return the number of finished groups, whose places new prompts take."""
-        setup = self.whole.setup
-        return jnp.sum(setup.algorithm.source.in_flight(state.pool)["free"]) // setup.samples
+        return freed(self.whole.setup, state)
 
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the share of rows that the next step continues, and the rows that failed."""

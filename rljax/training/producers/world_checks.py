@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.environments import worlds
+from rljax.environments import control, worlds
 from rljax.environments.worlds.host.task import HostWorld
 from rljax.language import errors
 from rljax.transforms.frame import shapes
@@ -42,6 +42,25 @@ def check(world: worlds.World, key: Any) -> None:
             raise ValueError(f"step returns {type(stepped).__name__}: expected (state, Reply)")
         shapes.check_same("the state", state, stepped[0])
         _reply(world, stepped[1])
+
+
+def check_rules(task: control.ControlTask, key: Any) -> None:
+    """Check what the rules of a control world return; as ``check``."""
+    rules, scalar = task.rules, Shape((), _INT)
+    discrete = isinstance(rules.actions, control.Discrete)
+    action = scalar if discrete else Shape((rules.actions.size,), _FLOAT)
+    with errors.inside(f"task {task.name!r}: begin"):
+        state = jax.eval_shape(lambda i: rules.begin(i, "train"), scalar)
+        _arrays("the state", state)
+    with errors.inside(f"task {task.name!r}: observe"):
+        _same("observe", jax.eval_shape(rules.observe, state), Shape((rules.observed,), _FLOAT))
+    with errors.inside(f"task {task.name!r}: step"):
+        after, moved = jax.eval_shape(rules.step, state, action, key)
+        shapes.check_same("the state", state, after)
+        parts = dict.fromkeys(rules.parts, Shape((), _FLOAT))
+        _same("Moved", moved, control.Moved(Shape((), _FLOAT), Shape((), _BOOL), parts))
+    with errors.inside(f"task {task.name!r}: solved"):
+        _same("solved", jax.eval_shape(rules.solved, state, Shape((), _FLOAT)), Shape((), _BOOL))
 
 
 def _sizes(world: worlds.World) -> None:

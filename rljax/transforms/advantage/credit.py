@@ -16,10 +16,19 @@ def estimates(
     r: types.Rollout, gamma, lam, value_lam=None, bootstrap: types.Number = 0.0
 ) -> tuple[types.Array, types.Array]:
     """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
-    value, paid = ops.given(r.value, "advantage: the rollout has no value"), ops.token_rewards(r) + bootstrap
+    value = ops.given(r.value, "advantage: the rollout has no value")
+    paid = ops.token_rewards(r) + bootstrap + _beyond(r, gamma)
     advantage = trajectories.gae(r, paid, value, r.mask, gamma, lam)
     target = advantage if value_lam is None else trajectories.gae(r, paid, value, r.mask, gamma, value_lam)
     return advantage, value + target
+
+
+def _beyond(r: types.Rollout, gamma) -> types.Array | float:
+    """Return gamma V of the state behind the last action, at that action, on rows of a control world that were cut."""
+    if r.motion is None or r.value is None or r.finish is None:
+        return 0.0
+    behind = jnp.take_along_axis(r.value, jnp.sum(r.mask > 0, axis=1, keepdims=True), axis=1)
+    return jnp.where(r.finish[:, None] == types.Finish.LENGTH, gamma * behind * ops.last_token(r.mask), 0.0)
 
 
 @define.advantage(needs=lambda a: modules.needs(*modules.named("values", a["module"]), field="value"))
@@ -44,7 +53,9 @@ def gae(
 ) -> tuple[types.Array, types.Array]:
     """Use generalised advantage estimates of the critic's values; write the critic's target too.
 
-    A_t = delta_t + gamma lam A_{t+1}, returns = A + V (arXiv 1506.02438, eq. 16). With both 1, A_t = R - V_t.
+    A_t = delta_t + gamma lam A_{t+1}, returns = A + V (arXiv 1506.02438, eq. 16). With both 1, A_t = R - V_t. After the
+    last token V is 0; after the last action of a control world, where a time limit or the end of a window cut the
+    episode, it is the value of the state behind it.
     ``value_lam`` is the lambda of the returns (VC-PPO, arXiv 2503.01491); None: ``lam``.
 
     Args:

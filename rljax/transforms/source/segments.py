@@ -42,3 +42,40 @@ def partial(segment: types.Count = 64, oversample: types.Count = 2) -> types.Sou
     ``anchor="behaviour"`` corrects each token by the version that wrote it.
     """
     return types.Source(oversample=oversample, segment=segment, init=in_flight, select=completed)
+
+
+def cut(rollout: types.Rollout, pool: types.Tree) -> types.Rollout:
+    """Return all rows of a step as rows to train on; those that go on are cut here.
+
+    A row that goes on has reward and parts 0, no verdict, and ``finish`` LENGTH. A row that ended in an earlier step
+    and waits for the others of its group is invalid.
+    """
+    before, kept = pool["rows"], ~pool["free"]
+    going, _ = still_going(rollout)
+    waited = kept & ~still_going(before)[0]
+    outcome = ops.given(rollout.outcome, "source: the rows have no outcome")
+    return rollout.replace(
+        reward=jnp.where(going, 0.0, rollout.reward),
+        outcome=jnp.where(going, int(types.Outcome.UNJUDGED), outcome),
+        finish=jnp.where(going, int(types.Finish.LENGTH), rollout.finish),
+        valid=jnp.where(waited, 0.0, ops.valid_rows(rollout)),
+        parts={name: jnp.where(going, 0.0, x) for name, x in rollout.parts.items()},
+    )
+
+
+@define.source
+def unrolled(steps: types.Count = 32) -> types.Source:
+    """Act for at most ``steps`` steps of time in every row of a control world, and train on all of them.
+
+    An episode that has not ended goes on in the next step's row under the newer policy; in the batch it is cut, with
+    ``finish`` LENGTH, so that ``advantage.gae`` puts the value of the state behind the cut in place of the rest. The
+    other steps of a row whose episode ended have mask 0, and a new problem begins there in the next step. The fixed
+    number of steps of PPO (arXiv 1707.06347, section 5). Differs from ``partial`` by the rows trained on.
+    """
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        if rollout.motion is None:
+            raise ValueError("source.unrolled: expected a control world; for tokens use source.partial or t_ppo()")
+        return cut(rollout, pool), {"rows": rollout.replace(parts={}), "free": still_going(rollout)[1]}
+
+    return types.Source(segment=steps, init=in_flight, select=select)

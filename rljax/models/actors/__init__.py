@@ -1,0 +1,16 @@
+"""Actors: policies and critics of control worlds, as pure functions over trees of parameters.
+
+A module of a run is a ``models.Model``, which reads tokens, or an ``Actor``, which reads observations. Both have
+``init`` and ``axes``; an actor is scored by ``score``, as ``scores.scoring`` scores a model, and sampled by ``draw``.
+
+====================  =================================================================
+``actor.py``          ``Actor``: a network with a distribution of actions, or a value
+``distributions.py``  distributions of actions: log-probs, entropies, exact divergences
+``mlp.py``            the settings and layers of the network
+====================  =================================================================
+"""
+
+from rljax.models.actors.actor import Actor, Drawn, Motion
+from rljax.models.actors.mlp import Mlp
+
+__all__ = ["Actor", "Drawn", "Mlp", "Motion"]

@@ -1,0 +1,141 @@
+"""Acting: trajectories of a control world, step by step in one ``lax.scan``.
+
+A trajectory ends where the system ends it, or after ``horizon`` steps; until then it may be cut anywhere and continued.
+Action t of an episode is drawn with ``fold_in(key, t)`` of the row's key, and so is what is random in the system.
+"""
+
+from typing import Any, Protocol
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from rljax import types
+from rljax.language import limits
+from rljax.types import Array, Key, Tree
+
+
+class Actor(Protocol):
+    """What draws actions: ``models.actors.Actor``."""
+
+    def draw(self, params: Tree, observation: Array, keys: Key, legal: Array | None, temperature: Array | float) -> Any:
+        """Return the actions of B states: taken, action, logp, entropy."""
+        ...
+
+
+class Episodes(flax.struct.PyTreeNode):
+    """Episodes in progress, ``[B]`` each."""
+
+    system: Tree  # states of the world, [B, ...]
+    time: Array  # int32, steps so far
+    total: Array  # rewards so far
+    outcome: Array  # int32; UNJUDGED until the end
+    finish: Array  # int32; UNFINISHED until the end
+    parts: dict[str, Array]  # sums so far
+    last: Array  # total of the episode before in the same place; nan: there was none
+
+    @property
+    def live(self) -> Array:
+        """Whether the episode goes on."""
+        return self.finish == types.Finish.UNFINISHED
+
+
+class Trace(flax.struct.PyTreeNode):
+    """What each of T steps of B rows has, ``[T, B]``."""
+
+    observation: Array  # [T, B, O]
+    legal: Array | None
+    taken: Array
+    reward: Array
+    logp: Array
+    entropy: Array
+    mask: Array
+    time: Array  # int32, of the episode
+
+
+def begun(rules: Any, index: Array, split: Any) -> Episodes:
+    """Return the episodes of problems ``index`` ``[B]`` at their start."""
+    zero = jnp.zeros(index.shape)
+    return Episodes(
+        system=jax.vmap(lambda i: rules.begin(i, split))(index),
+        time=jnp.zeros_like(index),
+        total=zero,
+        outcome=jnp.full_like(index, int(types.Outcome.UNJUDGED)),
+        finish=jnp.full_like(index, int(types.Finish.UNFINISHED)),
+        parts=dict.fromkeys(rules.parts, zero),
+        last=jnp.full_like(zero, jnp.nan),
+    )
+
+
+def seen(rules: Any, system: Tree) -> tuple[Array, Array | None]:
+    """Return what is observed in states, ``[B, O]``, and the actions that are allowed, if rules have ``legal``."""
+    legal = getattr(rules, "legal", None)
+    return jax.vmap(rules.observe)(system), None if legal is None else jax.vmap(legal)(system)
+
+
+def unroll(
+    actor: Actor,
+    rules: Any,
+    params: Tree,
+    episodes: Episodes,
+    keys: Key,
+    steps: int,
+    temperature: Array | float,
+    traced: bool = True,
+) -> tuple[Episodes, Trace | None]:
+    """Act for some steps of time in every episode that goes on; the others stay as they are.
+
+    Args:
+      actor: draws actions.
+      rules: of the world, with ``horizon``.
+      params: of the actor.
+      episodes: B episodes.
+      keys: ``[B]``, of the rows.
+      steps: T, steps of time.
+      temperature: of the actions; 0: the most probable ones.
+      traced: whether the steps are returned.
+
+    Returns:
+      The episodes after these steps, and the T steps, or None. An episode ends where the system says so (STOP), or
+      after ``horizon`` steps (LENGTH). Where a reward or what is observed is not finite, it ends as CRASHED.
+    """
+
+    def step(before: Episodes, _: None) -> tuple[Episodes, Trace | None]:
+        live, time = before.live, before.time
+        observation, legal = seen(rules, before.system)
+        each = jax.vmap(jax.random.fold_in)(keys, time)
+        draw, move = jax.vmap(lambda key: tuple(jax.random.split(key)))(each)
+        drawn = actor.draw(params, observation, draw, legal, temperature)
+        system, moved = jax.vmap(rules.step)(before.system, drawn.action, move)
+        small = jnp.abs(moved.reward) <= limits.LARGEST
+        sound = small & jnp.all(jnp.isfinite(seen(rules, system)[0]), axis=-1)
+        reward = jnp.where(sound, moved.reward, 0.0)
+        total = before.total + reward
+        solved = jax.vmap(rules.solved)(system, total)
+        cut = time + 1 >= rules.horizon
+        verdict = jnp.where(solved, int(types.Outcome.CORRECT), int(types.Outcome.WRONG))
+        verdict = jnp.where(sound, verdict, int(types.Outcome.CRASHED))
+        ended = moved.done | cut | ~sound
+        reason = jnp.where(moved.done | ~sound, int(types.Finish.STOP), int(types.Finish.LENGTH))
+        after = Episodes(
+            system=chosen(sound, system, before.system),
+            time=time + 1,
+            total=total,
+            outcome=jnp.where(ended, verdict, before.outcome),
+            finish=jnp.where(ended, reason, before.finish),
+            parts={name: x + jnp.where(sound, moved.parts[name], 0.0) for name, x in before.parts.items()},
+            last=before.last,
+        )
+        after = chosen(live, after, before)
+        if not traced:
+            return after, None
+        mask = live.astype(jnp.float32)
+        reward, logp, entropy = (x * mask for x in (reward, drawn.logp, drawn.entropy))
+        return after, Trace(observation, legal, drawn.taken, reward, logp, entropy, mask, time)
+
+    return jax.lax.scan(step, episodes, None, length=steps)
+
+
+def chosen(where: Array, one: Tree, other: Tree) -> Tree:
+    """Return the rows of ``one`` where ``where`` ``[B]``, else of ``other``."""
+    return jax.tree.map(lambda x, y: jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, y), one, other)
