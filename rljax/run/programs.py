@@ -19,6 +19,7 @@ from rljax.data.config import TokenizerConfig
 from rljax.environments import control
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, memory
+from rljax.language import messages
 from rljax.models import actors
 from rljax.models.checkpoints import weights
 from rljax.sampling import stopping

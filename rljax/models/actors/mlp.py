@@ -1,6 +1,7 @@
 """The network of an actor: layers of hidden units over normalized observations."""
 
 import dataclasses
+import itertools
 import math
 from typing import Annotated, Literal
 
@@ -36,10 +37,10 @@ class Mlp:
     __post_init__ = settings.check
 
     def init(self, key: Key, observed: int, outputs: int, scale: float) -> Tree:
-        """Return parameters: orthogonal matrices, times sqrt(2) in hidden layers and ``scale`` in the last; biases 0."""
+        """Return parameters: orthogonal matrices, times sqrt(2), in the last layer ``scale``; biases are 0."""
         sizes = [observed, *[self.width] * self.layers, outputs]
         params: dict[str, Tree] = {}
-        for number, (rows, columns) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
             draw = jax.nn.initializers.orthogonal(scale if number == self.layers else math.sqrt(2.0))
             kernel = draw(jax.random.fold_in(key, number), (rows, columns), jnp.float32)
             params[f"layer_{number}"] = {"kernel": kernel, "bias": jnp.zeros(columns)}

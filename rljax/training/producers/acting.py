@@ -58,7 +58,8 @@ class Acting:
         index, position = drawn.index[of], drawn.position[of]
         episodes = acting.begun(rules, index, "train")
         if pending is not None:
-            episodes = episodes.replace(last=jnp.where(pending.live, pending.last, pending.total))
+            ended = jnp.where(pending.time > 0, pending.total, jnp.nan)  # of the place; nan before the first step
+            episodes = episodes.replace(last=ended)
             episodes = acting.chosen(free, episodes, pending)
         keys = rows_lib.keys(setup, step, drawn, key)
         actor: Any = setup.networks["policy"]

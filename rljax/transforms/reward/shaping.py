@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, ops, trajectories
+from rljax.transforms.frame import extras
 
 GROUP = define.reads(siblings=True)
 
@@ -53,6 +54,20 @@ def pay_instead(r: types.Rollout, where: types.Array, reward: types.Array) -> ty
         name: jnp.where(where[:, None], other.extra[name], x) if name == "paid" else x for name, x in r.extra.items()
     }
     return r.replace(reward=jnp.where(where, reward, r.reward), token_reward=token_reward, extra=extra)
+
+
+@define.reward
+def scale(r, factor: types.Number = 0.1) -> types.Rollout:
+    """Multiply all that a row is paid, at its tokens too, so that a critic's targets are of about the size of 1.
+
+    Differs from ``affine``, which pays the total of the row at its end.
+
+    Args:
+      factor: of every payment.
+    """
+    paid = {name: factor * x for name, x in r.extra.items() if name == "paid"}
+    token_reward = None if r.token_reward is None else factor * r.token_reward
+    return extras.put(r.replace(reward=factor * r.reward, token_reward=token_reward), paid)
 
 
 def part_names(weights: tuple[tuple[str, float], ...]) -> list[str]:
