@@ -42,5 +42,6 @@ class Drawn:
         return " ".join(f"{number:.3g}" for number in np.asarray(_first(self, jnp.int32(index), split)))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2))
 def _first(rules: Any, index: types.Array, split: Split) -> types.Array:
     return rules.observe(rules.begin(index, split))

@@ -82,9 +82,9 @@ class Lqr(drawn.Drawn):
 
     A has Gaussian entries, scaled to a spectral radius of ``radius``; the columns of B have length 1; Q is the identity
     and R is ``price`` times it. A problem is its first state, Gaussian with variance 1. Observed is the state, and the
-    control is ``bound`` times the action: at the default the best one hardly ever reaches it. ``riccati`` is the best
-    policy, and ``expected_return`` what a linear one earns. A problem is solved with at most 1 / 0.9 of the least
-    expected cost.
+    control is ``scale`` times the action, so that the best one hardly ever reaches 1. ``riccati`` is the best policy,
+    and ``expected_return`` what a linear one earns. A problem is solved with at most 1 / 0.9 of the least expected
+    cost.
     """
 
     states: Few = setting(2, "Numbers of a state.")
@@ -92,7 +92,9 @@ class Lqr(drawn.Drawn):
     radius: Annotated[float, types.Range(0, 2)] = setting(1.0, "Spectral radius of A; above 1 the system is unstable.")
     noise: settings.NonNegative = setting(0.0, "Standard deviation of what is added to each number of the state.")
     price: settings.Positive = setting(1.0, "Cost of a control of 1.")
-    bound: settings.Positive = setting(2.5, "The control that an action of 1 means.")
+    bound: settings.Positive = setting(
+        4.0, "The control that an action of 1 means, in standard deviations of the best first one."
+    )
     seed: settings.Size = setting(0, "Decides A and B.")
     horizon: Annotated[int, types.Range(1, 1000)] = setting(20, "Steps of an episode.")
 
@@ -118,6 +120,12 @@ class Lqr(drawn.Drawn):
         B /= np.linalg.norm(B, axis=0)
         return System(A, B, np.eye(self.states), self.price * np.eye(self.controls), self.noise, self.horizon)
 
+    @property
+    def scale(self) -> float:
+        """The control that an action of 1 means."""
+        gains, *_ = self._best
+        return self.bound * float(np.max(np.linalg.norm(gains[0], axis=1)))
+
     def begin(self, index: types.Array, split: Split) -> Any:
         """Draw the first state, ``[S]``, and compute its best expected return."""
         state = jax.random.normal(drawn.key(_SEED, index, split), (self.states,))
@@ -131,7 +139,7 @@ class Lqr(drawn.Drawn):
     def step(self, state: Any, action: types.Array, key: types.Key) -> tuple[Any, rules.Moved]:
         """Move by the linear map."""
         A, B, Q, R = (jnp.asarray(part, jnp.float32) for part in dataclasses.astuple(self.system)[:4])
-        x, u = state["state"], self.bound * action
+        x, u = state["state"], self.scale * action
         reward = -(x @ Q @ x + u @ R @ u)
         x = A @ x + B @ u + self.noise * jax.random.normal(key, x.shape)
         return {**state, "state": x}, rules.Moved(reward=reward, done=jnp.bool_(False))
