@@ -15,7 +15,7 @@ Public names: ``Task``, ``World``, ``HostTask``, ``Split``, ``TASKS``, ``task``,
 ``opening``, ``scored_on_device``, ``scored_on_host``. ``config.task`` names an entry of ``TASKS``, or by its dotted
 path a function or class under ``@task``; modules are imported when needed.
 
-===================  ==================================================================================================
+===================  ==========================================================================================
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
                      ``lists``; ``arithmetic`` is made of the same parts; several tasks that take turns, ``mixed``; with
                      a picture in the prompt, ``drawn``: ``counting``, ``charts``, ``labyrinth``, ``screen``,
@@ -26,10 +26,10 @@ path a function or class under ``@task``; modules are imported when needed.
 ``written.py``       the frame of tasks and worlds that are written in characters
 ``characters.py``    text inside a compiled program, as rows of code points
 ``worlds/``          tasks of several turns: conversations, tools, games
-``control/``         worlds of numbers and actions: ``lqr``, ``pendulum``, ``cartpole``, ``point_maze``, ``quadrotor``, ...
+``control/``         worlds of numbers and actions: ``lqr``, ``pendulum``, ``cartpole``, ``point_maze``, ``quadrotor``
 ``verifiers/``       reward functions for mathematics and programs, a sandbox; completions judged by them
 ``workers/``         the pool of worker processes in which reward functions and host worlds run
-===================  ==================================================================================================
+===================  ==========================================================================================
 
 ``README.md`` shows how to write a task of each kind and a reward function.
 """
