@@ -123,6 +123,8 @@ def test_a_wall_stops_the_point_and_takes_its_speed():
     for way, push in enumerate(np.float32([[0, -1], [1, 0], [0, 1], [-1, 0]])):
         column, row = cell = np.floor(first["place"]).astype(int)
         states, moved = flown(rules, first, np.tile(push, (20, 1)))
+        way_gone = np.cumsum([0.05, 0.8 * 0.05 + 0.05, 0.8 * (0.8 * 0.05 + 0.05) + 0.05])  # up to here there is no wall
+        np.testing.assert_allclose(states["place"][:3] - first["place"], way_gone[:, None] * push, atol=1e-5)
         axis, wall = int(push[1] != 0), np.where(push < 0, cell, cell + 1)
         stopped = ~first["ways"][row * 4 + column, way]
         assert moved.parts["bumps"][-1] == 1 or not stopped
