@@ -39,7 +39,7 @@ class Gymnax(drawn.Drawn):
         """The most steps of an episode."""
         return self.steps or int(self._made[1].max_steps_in_episode)
 
-    @functools.cached_property
+    @property
     def actions(self) -> rules.Actions:
         """The environment's actions.
 
