@@ -15,8 +15,8 @@ import rljax
 
 # task, steps of a window, discount, factor of rewards, updates
 TASKS = {
-    "cartpole": ("cartpole()", 32, 0.99, 1.0, 200),
-    "physics": ("cartpole(length=(0.25, 1.0), heldout_length=(1.01, 2.0), shown=True)", 32, 0.99, 1.0, 300),
+    "cartpole": ("cartpole()", 32, 0.99, 0.05, 200),
+    "physics": ("cartpole(length=(0.25, 1.0), heldout_length=(1.01, 2.0), shown=True)", 32, 0.99, 0.05, 300),
     "pendulum": ("pendulum()", 50, 0.95, 0.1, 200),
     "acrobot": ("acrobot()", 64, 0.99, 0.1, 200),
     "mountain_car": ("mountain_car()", 128, 0.999, 0.1, 300),
@@ -24,20 +24,22 @@ TASKS = {
     "quadrotor": ("quadrotor()", 50, 0.99, 1.0, 300),
     "lqr": ("lqr()", 20, 0.99, 0.1, 200),
 }
+CHAINS = {"flow": {"denoise": 4, "log_std": -1.0}, "sde": {"denoise": 4, "noise": "sde"}}  # of the pendulum's actions
 
 
 def get_config(arg: str = "cartpole"):
     """Return the config; ``arg``: a task, or "quick", short."""
-    if arg not in (*TASKS, "quick"):
-        raise ValueError(f"control:{arg}: choose one of {', '.join(TASKS)}, 'quick'.")
+    arg = arg or "cartpole"
+    if arg not in (*TASKS, *CHAINS, "quick"):
+        raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *CHAINS))}, 'quick'.")
     config = rljax.default_config()
     config.name = "control"
-    config.task, window, gamma, factor, steps = TASKS.get(arg, TASKS["cartpole"])
+    config.task, window, gamma, factor, steps = TASKS.get("pendulum" if arg in CHAINS else arg, TASKS["cartpole"])
     config.algorithm = f"ppo(gamma={gamma}, kl=0.0, value_clip=None)"
     config.seam.source = f"unrolled({window})"
     config.seam.reward = f"scale({factor})"
     config.model.kind = "mlp"
-    config.model.mlp.normalise = True
+    config.model.mlp.update({"normalise": True, **CHAINS.get(arg, {})})
     config.batch.update({"prompts": 64, "samples": 1})
     config.learner.update({"epochs": 8, "minibatches": 4, "clip_norm": 0.5})
     config.evaluation.update({"final_prompts": 256, "final_samples": 4})

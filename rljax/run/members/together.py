@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax import environments, sampling, types
 from rljax.config import resolve
+from rljax.environments import traits
 from rljax.host import memory, profiles
 from rljax.language import messages
 from rljax.run import programs, session
@@ -249,7 +250,7 @@ class Stacked:
         """Yield the places of members and their records; ``fields`` are name and step."""
         step = self._program.steps[number]
         prompts = min(prompts, step.setup.task.size("heldout"))
-        vectorised = not environments.is_world(step.setup.task)
+        vectorised = traits.traits(step.setup.task).actions is None and not environments.is_world(step.setup.task)
         judged = self._judged(number, states, places, prompts, samples) if vectorised else {}
         ranks = bool(ranking.models(step) or ranking.of_steps(step))
         each = [] if vectorised and not ranks else self.members(states)
