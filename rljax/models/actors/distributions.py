@@ -141,8 +141,9 @@ class Gaussian(flax.struct.PyTreeNode):
         each = self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)
         if self.squash:
             nodes, weights = (jnp.asarray(x, each.dtype) for x in _NODES)
-            u = self.mean[..., None] + math.sqrt(2.0) * jnp.exp(self.log_std)[..., None] * nodes
-            each = each + jnp.sum(weights * _slope(u), axis=-1) / math.sqrt(math.pi)
+            reach = math.sqrt(2.0) * jnp.exp(self.log_std)[..., None]
+            u = self.mean[..., None] + reach * jnp.broadcast_to(nodes, (*each.shape, nodes.size))
+            each = each + _slope(u) @ weights / math.sqrt(math.pi)
         return jnp.sum(each, axis=-1)
 
     def square_prob(self) -> Array:
