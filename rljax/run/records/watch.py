@@ -28,7 +28,7 @@ _HOLDS: dict[str, tuple[int, Condition]] = {
     ),
     "everything clipped": (5, lambda m: m("clipped") >= 0.9),
     "all rows truncated": (5, lambda m: m("truncated") >= 0.99),
-    "entropy collapsed": (10, lambda m: m("entropy") < 0.01),
+    "entropy collapsed": (10, lambda m: 0 <= m("entropy") < 0.01),
     "divergence from the reference": (3, lambda m: m("kl") > 10),
     "unparseable": (10, lambda m: m("outcome/unparseable") >= 0.9),
     "failing verifier": (3, lambda m: m("outcome/timed_out") + m("outcome/crashed") >= 0.5),

@@ -46,9 +46,8 @@ def check(world: worlds.World, key: Any) -> None:
 
 def check_rules(task: control.ControlTask, key: Any) -> None:
     """Check what the rules of a control world return; as ``check``."""
-    rules, scalar = task.rules, Shape((), _INT)
-    discrete = isinstance(rules.actions, control.Discrete)
-    action = scalar if discrete else Shape((rules.actions.size,), _FLOAT)
+    rules, scalar, number = task.rules, Shape((), _INT), Shape((), _FLOAT)
+    action = Shape((rules.actions.size,), _FLOAT) if isinstance(rules.actions, control.Box) else scalar
     with errors.inside(f"task {task.name!r}: begin"):
         state = jax.eval_shape(lambda i: rules.begin(i, "train"), scalar)
         _arrays("the state", state)
@@ -57,10 +56,11 @@ def check_rules(task: control.ControlTask, key: Any) -> None:
     with errors.inside(f"task {task.name!r}: step"):
         after, moved = jax.eval_shape(rules.step, state, action, key)
         shapes.check_same("the state", state, after)
-        parts = dict.fromkeys(rules.parts, Shape((), _FLOAT))
-        _same("Moved", moved, control.Moved(Shape((), _FLOAT), Shape((), _BOOL), parts))
+        paid = {"reward": moved.reward, "done": moved.done, "parts": dict(moved.parts)}
+        parts = dict.fromkeys(rules.parts, number)
+        _same("Moved", paid, {"reward": number, "done": Shape((), _BOOL), "parts": parts})
     with errors.inside(f"task {task.name!r}: solved"):
-        _same("solved", jax.eval_shape(rules.solved, state, Shape((), _FLOAT)), Shape((), _BOOL))
+        _same("solved", jax.eval_shape(rules.solved, state, number), Shape((), _BOOL))
 
 
 def _sizes(world: worlds.World) -> None:

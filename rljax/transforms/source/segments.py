@@ -57,7 +57,7 @@ def cut(rollout: types.Rollout, pool: types.Tree) -> types.Rollout:
     return rollout.replace(
         reward=jnp.where(going, 0.0, rollout.reward),
         outcome=jnp.where(going, int(types.Outcome.UNJUDGED), outcome),
-        finish=jnp.where(going, int(types.Finish.LENGTH), rollout.finish),
+        finish=jnp.where(going, int(types.Finish.LENGTH), ops.given(rollout.finish, "source: no finish")),
         valid=jnp.where(waited, 0.0, ops.valid_rows(rollout)),
         parts={name: jnp.where(going, 0.0, x) for name, x in rollout.parts.items()},
     )

@@ -1,0 +1,51 @@
+"""Control: PPO on systems that are observed and acted on at every step of time.
+
+Command:   python -m rljax --config configs/control.py
+Hardware:  two CPU cores, no accelerator; 1 GiB.
+Time:      TODO
+Score:     TODO
+
+The policy balances a pole on a cart, ``cartpole``. The same algorithm as for tokens, ``ppo()``, trains a policy of two
+layers of 64 units: a row is a window of 32 steps of an episode, which goes on in the next row of its place. Others:
+``configs/control.py:pendulum``, ``:acrobot``, ``:mountain_car``, ``:point_maze``, ``:quadrotor``, ``:lqr``, and
+``:physics``, poles of many lengths, held out where they are longer than those of training.
+"""
+
+import rljax
+
+# task, steps of a window, discount, factor of rewards, updates
+TASKS = {
+    "cartpole": ("cartpole()", 32, 0.99, 1.0, 200),
+    "physics": ("cartpole(length=(0.25, 1.0), heldout_length=(1.01, 2.0), shown=True)", 32, 0.99, 1.0, 300),
+    "pendulum": ("pendulum()", 50, 0.95, 0.1, 200),
+    "acrobot": ("acrobot()", 64, 0.99, 0.1, 200),
+    "mountain_car": ("mountain_car()", 128, 0.999, 0.1, 300),
+    "point_maze": ("point_maze(side=4, reward='shaped')", 50, 0.99, 1.0, 300),
+    "quadrotor": ("quadrotor()", 50, 0.99, 1.0, 300),
+    "lqr": ("lqr()", 20, 0.99, 0.1, 200),
+}
+
+
+def get_config(arg: str = "cartpole"):
+    """Return the config; ``arg``: a task, or "quick", short."""
+    if arg not in (*TASKS, "quick"):
+        raise ValueError(f"control:{arg}: choose one of {', '.join(TASKS)}, 'quick'.")
+    config = rljax.default_config()
+    config.name = "control"
+    config.task, window, gamma, factor, steps = TASKS.get(arg, TASKS["cartpole"])
+    config.algorithm = f"ppo(gamma={gamma}, kl=0.0, value_clip=None)"
+    config.seam.source = f"unrolled({window})"
+    config.seam.reward = f"scale({factor})"
+    config.model.kind = "mlp"
+    config.model.mlp.normalise = True
+    config.batch.update({"prompts": 64, "samples": 1})
+    config.learner.update({"epochs": 8, "minibatches": 4, "clip_norm": 0.5})
+    config.evaluation.update({"final_prompts": 256, "final_samples": 4})
+    config.phase.main = rljax.phase(
+        steps=steps, optimizer=f"adam(learning_rate=linear_schedule(1e-3, 0.0, {steps * 32}))", evaluate="result"
+    )
+    if arg == "quick":
+        config.batch.prompts = 8
+        config.phase.main = rljax.phase(steps=3)
+        config.evaluation.update({"final_prompts": 8, "final_samples": 2})
+    return config
