@@ -52,6 +52,7 @@ setuptools.setup(
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
         "gymnasium": ["gymnasium>=1.0"],
+        "gymnax": ["gymnax>=1.0"],  # earlier ones end episodes at their time limits
         "mcp": ["mcp>=1.20"],
         "openenv": ["openenv-core>=0.3"],
         "svg": ["resvg-py>=0.5"],  # renders SVG; reads files, so it runs in the sandbox, on images without references

@@ -26,6 +26,7 @@ path a function or class under ``@task``; modules are imported when needed.
 ``written.py``       the frame of tasks and worlds that are written in characters
 ``characters.py``    text inside a compiled program, as rows of code points
 ``worlds/``          tasks of several turns: conversations, tools, games
+``control/``         worlds of numbers and actions: ``lqr``, ``pendulum``, ``cartpole``, ``point_maze``, ``quadrotor``
 ``verifiers/``       reward functions for mathematics and programs, a sandbox; completions judged by them
 ``workers/``         the pool of worker processes in which reward functions and host worlds run
 ===================  ==========================================================================================

@@ -11,11 +11,13 @@ it, or for ``horizon`` steps. Rules are pure and written for one episode; whoeve
 by prompt, members and evaluations apply to it. A row of a batch is a trajectory, or a part of one; a position is an
 action (``rljax.training.producers.acting``).
 
-=================  ====================================================================
+=================  ====================================================================================
 ``rules.py``       ``Rules``, the protocol; ``Discrete`` and ``Box``, actions; ``Moved``
 ``task.py``        ``ControlTask``: rules as a task; its constructor, ``of``
-``shipped/``       worlds that ship: each a file, which nothing in the frame imports
-=================  ====================================================================
+``drawn.py``       ``Drawn``: rules whose problems are drawn at random from the index
+``shipped/``       worlds that ship: ``lqr``, ``pendulum``, ``cartpole``, ``acrobot``, ``mountain_car``, ``point_maze``,
+                   ``quadrotor``, ``gymnax``
+=================  ====================================================================================
 """
 
 from rljax.environments.control.rules import Actions, Box, Discrete, Moved, Rules

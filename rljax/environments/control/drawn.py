@@ -28,10 +28,10 @@ class Drawn:
         """Raise ValueError if a setting is out of range."""
         settings.check(self)
 
-    @functools.cached_property
+    @property
     def observed(self) -> int:
         """O, how many numbers are observed."""
-        return jax.eval_shape(lambda: _first(self, jnp.int32(0), "train")).shape[0]
+        return _first.eval_shape(self, jnp.int32(0), "train").shape[0]
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""

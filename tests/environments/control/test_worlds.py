@@ -27,6 +27,16 @@ def last(states):
     return jax.tree.map(lambda x: x[:, -1], states)
 
 
+def flown(rules, state, actions):
+    """Return all states and ``Moved`` of a list of actions ``[H, 4]``."""
+
+    def step(state, action):
+        after, moved = rules.step(state, action, jax.random.key(0))
+        return after, (after, moved)
+
+    return jax.device_get(jax.jit(lambda state: jax.lax.scan(step, state, actions)[1])(state))
+
+
 # --- all --------------------------------------------------------------------------------------------
 
 
@@ -107,6 +117,23 @@ def test_a_point_never_passes_a_wall_nor_leaves_the_maze():
         np.testing.assert_allclose(moved.reward.sum(axis=1), nearer, atol=1e-5)
 
 
+def test_a_wall_stops_the_point_and_takes_its_speed():
+    rules = PointMaze()
+    first = jax.tree.map(lambda x: x[0], flying.begun(rules, "train", 64))
+    for way, push in enumerate(np.float32([[0, -1], [1, 0], [0, 1], [-1, 0]])):
+        column, row = cell = np.floor(first["place"]).astype(int)
+        states, moved = flown(rules, first, np.tile(push, (20, 1)))
+        way_gone = np.cumsum([0.05, 0.8 * 0.05 + 0.05, 0.8 * (0.8 * 0.05 + 0.05) + 0.05])  # up to here there is no wall
+        np.testing.assert_allclose(states["place"][:3] - first["place"], way_gone[:, None] * push, atol=1e-5)
+        axis, wall = int(push[1] != 0), np.where(push < 0, cell, cell + 1)
+        stopped = ~first["ways"][row * 4 + column, way]
+        assert moved.parts["bumps"][-1] == 1 or not stopped
+        if stopped:
+            np.testing.assert_allclose(states["place"][-1, axis], (wall - 0.01 * push)[axis], atol=1e-5)
+            assert not states["velocity"][-1].any()
+        np.testing.assert_array_equal(states["place"][:, 1 - axis], first["place"][1 - axis])
+
+
 def breadth_first(ways, start, side):
     """Return the number of ways from a cell to each cell that can be reached, by a search."""
     distance, queue = {int(start): 0}, collections.deque([int(start)])
@@ -166,16 +193,6 @@ def test_the_ways_around_a_point_are_observed():
 # --- quadrotor --------------------------------------------------------------------------------------
 
 FREE = Quadrotor(drag=0.0, horizon=25)
-
-
-def flown(rules, state, actions):
-    """Return all states and ``Moved`` of a list of actions ``[H, 4]``."""
-
-    def step(state, action):
-        after, moved = rules.step(state, action, jax.random.key(0))
-        return after, (after, moved)
-
-    return jax.device_get(jax.jit(lambda state: jax.lax.scan(step, state, actions)[1])(state))
 
 
 def test_hovering_holds_and_falling_is_g_t_squared_half():
@@ -248,6 +265,20 @@ def test_a_pilot_passes_all_gates_in_order():
                 before, after = states["position"][n, t], states["position"][n, t + 1]
                 assert (before - gate) @ direction < 0 <= (after - gate) @ direction
                 assert np.linalg.norm(after - gate) < 0.75 + np.linalg.norm(after - before)
+
+
+@pytest.mark.parametrize(("aside", "speed", "passed"), [(0.7, 5.0, 1), (-0.7, 5.0, 1), (0.8, 5.0, 0), (0.0, -5.0, 0)])
+def test_a_gate_is_passed_forwards_within_its_radius(aside, speed, passed):
+    rules = Quadrotor(drag=0.0)
+    first = rules.begin(jnp.int32(2), "train")
+    gate, direction = np.asarray(first["gate"][0]), np.asarray(first["direction"][0])
+    left = np.float32([-direction[1], direction[0], 0])
+    place = gate - np.sign(speed) * 0.5 * direction + aside * left
+    states, moved = flown(rules, {**first, "position": place, "velocity": speed * direction}, jnp.zeros((5, 4)))
+    assert moved.parts["passed"].sum() == states["passed"][-1] == passed
+    way = np.linalg.norm(np.concatenate([place[None], states["position"]]) - gate, axis=1) / 4
+    first_steps = slice(0, 2)  # before any gate is passed, the metres nearer are paid
+    np.testing.assert_allclose(moved.reward[first_steps], (way[:-1] - way[1:])[first_steps], atol=1e-5)
 
 
 def test_splits_share_no_sequence_of_turns():

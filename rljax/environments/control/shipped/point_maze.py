@@ -22,8 +22,9 @@ class PointMaze(drawn.Drawn):
     """Rules: an action is a force to the east and one to the south; the cell of the goal ends the episode.
 
     Mazes, starts and goals are those of the world ``maze``: spanning trees of a grid, a function of index and split,
-    whose splits share no triple of map, start and goal. The point starts at rest in the middle of a cell. A step first
-    moves it along the east, then along the south; a wall stops it and takes that speed away.
+    whose splits share no triple of map, start and goal. The point starts at rest in the middle of a cell. Its velocity,
+    in cells a step, becomes v' = 0.8 v + 0.05 a, and it moves along the east, then along the south; a wall stops it and
+    takes that speed away.
 
     Observed are the position in the maze and in its cell, the velocity, the way to the goal as the crow flies, and for
     each cell at most ``view`` cells away whether it has a way to the east and to the south. Reaching the goal is paid
