@@ -51,6 +51,11 @@ class _Tables:
         wrong = {"observe": seen[:2], "whole": seen.astype(jnp.int32)}
         return wrong.get(self.defect, seen)
 
+    def legal(self, state):
+        if self.defect == "legal":
+            return jnp.ones(2)
+        return jnp.ones(3 if self.defect == "legal_three" else 2, bool)
+
     def step(self, state, action, key):
         place = jnp.asarray(NEXT)[state["state"], action]
         reward = jnp.asarray(PAID, jnp.float32)[state["state"], action]
