@@ -42,7 +42,7 @@ def refused(config, message, error=ValueError):
         ({"seam__source": "rethink(('0',))"}, r"rethink\(.* has a second pass, .*is a control world"),
         ({"seam__source": "stored('rows.jsonl')"}, r"stored\(.* has rows of one turn, and .* is a control world"),
         ({"algorithm": "grpo(kl=0.0)", "batch__samples": 4, "seam__source": "unrolled(2)"}, r"unrolled\(.* cuts"),
-        ({"algorithm": "ppo(kl=0.0)", "module__value__trunk": "policy"}, r"config.module.value.trunk: is for networks that read tokens"),
+        ({"algorithm": "ppo(kl=0.0)", "module__value__trunk": "policy"}, r"module.value.trunk: is for networks"),
         ({"algorithm": "ppo(kl=0.0)", "module__value__layers": 3}, r"config.module.value.layers: is for networks"),
         ({"algorithm": "gui_g1()", "batch__samples": 2}, r"reads parts\['box'\]; task 'tables' reports twos"),
     ],
