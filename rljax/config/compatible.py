@@ -105,6 +105,13 @@ def _check_actor(phase: Phase) -> None:
             f"{phase.algorithm.spec} reads the reference policy, whose observations would be scaled anew by each step."
         )
         raise _wrong(phase, "model.mlp.normalise", why)
+    mlp, about = phase.settings.model.mlp, traits.traits(phase.task)
+    plain, choices = type(mlp)(), ("squash", "log_std", "denoise", "noise")
+    unread = choices if hasattr(about.actions, "count") else ("squash",) if mlp.denoise else ("noise",)
+    for field in unread:
+        if getattr(mlp, field) != getattr(plain, field):
+            kind = "discrete actions" if unread is choices else f"model.mlp.denoise={mlp.denoise}"
+            raise _wrong(phase, f"model.mlp.{field}", f"has no effect with {kind}. Remove it.")
     if processors.active(sampler):
         raise ValueError(f"config.sampler (phase {phase.name!r}): top_k, top_p and min_p filter tokens. Remove them.")
     for field in ("run.lag", "run.overlap", "mesh.rollout", "learner.lanes", "sampler.stop"):

@@ -133,8 +133,10 @@ class Program:
         if len(kinds) > 1:
             raise ValueError(f"config.phases: the tasks observe and do different things, {messages.shown(kinds)}.")
         observed, actions = kinds.pop()
-        of = ("categorical", actions.count) if isinstance(actions, control.Discrete) else ("gaussian", actions.size)
-        return actors.Actor(phase.settings.model.mlp, observed, *of, output=output, bins=bins)
+        shape = phase.settings.model.mlp
+        kind = "denoiser" if shape.denoise else "gaussian"
+        of = ("categorical", actions.count) if isinstance(actions, control.Discrete) else (kind, actions.size)
+        return actors.Actor(shape, observed, *of, output=output, bins=bins)
 
     @functools.cached_property
     def _placeholder(self) -> int:

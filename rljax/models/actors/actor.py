@@ -1,6 +1,7 @@
 """An actor: a network with a distribution of actions, or with the value of a state."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -51,7 +52,7 @@ class Actor:
 
     architecture: Mlp
     observation: int
-    kind: Literal["categorical", "gaussian"]
+    kind: Literal["categorical", "gaussian", "denoiser"]
     actions: int
     output: Literal["logits", "scalar"] = "logits"
     bins: tuple[float, float, int] | None = None
@@ -68,13 +69,30 @@ class Actor:
 
     def init(self, key: Key) -> Tree:
         """Return random parameters: nested dictionaries of arrays."""
-        params = self.architecture.init(key, self.observation, self._outputs, _SCALE[self.output])
-        if self.output == "logits" and self.kind == "gaussian":
-            params["log_std"] = jnp.full(self.actions, self.architecture.log_std)
+        shape, steps = self.architecture, self.architecture.denoise
+        chain = self.output == "logits" and self.kind == "denoiser"
+        more = self.actions + steps if chain else 0
+        params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
+        if self.output == "logits" and self.kind != "categorical" and shape.noise == "learned":
+            params["log_std"] = jnp.full((steps, self.actions) if chain else self.actions, shape.log_std)
         return params
 
-    def policy(self, params: Tree, observation: Array, legal: Array | None = None) -> distributions.Distribution:
-        """Return the distribution of actions in states ``[..., O]``, of which ``legal`` ``[..., A]`` are allowed."""
+    def policy(
+        self, params: Tree, observation: Array, legal: Array | None = None, taken: Array | None = None
+    ) -> distributions.Distribution:
+        """Return the distribution of actions.
+
+        Args:
+          params: from ``init``.
+          observation: ``[..., O]``, of the states.
+          legal: ``[..., A]`` bool, the actions that are allowed; None: all.
+          taken: the actions. A denoiser's distribution is that of each state of the chain given the one before.
+
+        Returns:
+          Over actions, or over chains, in states ``[...]``.
+        """
+        if self.kind == "denoiser":
+            return self._denoiser(params, observation, ops.given(taken, "policy: a chain needs its states"))
         out = self.architecture.apply(params, observation)
         if self.kind == "categorical":
             return distributions.Categorical.of(out, legal)
@@ -96,7 +114,9 @@ class Actor:
         Returns:
           The actions.
         """
-        plain = self.policy(params, observation, legal)
+        if self.kind == "denoiser":
+            return self._denoised(params, observation, keys, temperature)
+        plain: Any = self.policy(params, observation, legal)
         if isinstance(temperature, float | int) and temperature <= 0:
             taken = plain.mode()
             return Drawn(taken, plain.acted(taken), jnp.zeros(taken.shape[0]), plain.entropy())
@@ -134,7 +154,8 @@ class Actor:
         motion = ops.given(rows.motion, "score: the rows have no motion")
         if self.output == "scalar":
             return self._value(params, motion.observation)
-        policy = self.policy(params, motion.observation, motion.legal).tempered(temperature)
+        read = motion.observation, motion.legal, motion.taken
+        policy = self.policy(params, *read).tempered(temperature)
         fields: dict[str, Any] = {name: getattr(policy, name)() for name in _SCORED[:2] if getattr(needs, name)}
         others = {modules.REFERENCE: (self, reference), **(teachers or {})}
         divergence = {}
@@ -143,10 +164,51 @@ class Actor:
             if more:
                 raise ValueError(f"needs.divergence={full!r}: a mixture of modules, which actors do not have")
             actor, tree = others[named]
-            other = actor.policy(jax.lax.stop_gradient(tree), motion.observation, motion.legal)
+            other = actor.policy(jax.lax.stop_gradient(tree), *read)
             divergence[full] = policy.divergence(name, other.tempered(temperature))
         logp = jnp.where(rows.mask > 0, policy.logp(motion.taken), 0.0)
         return types.Scores(logp=logp, divergence=divergence, **fields)
+
+    def _denoised(self, params: Tree, observation: Array, keys: Key, temperature: Array | float) -> Drawn:
+        """Return actions, drawn by denoising; with temperature 0 the chain of means that begins at 0."""
+        steps, greedy = self.architecture.denoise, isinstance(temperature, float | int) and temperature <= 0
+        shape = (self.actions,)
+        x = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, steps), shape))(keys)
+        chain = [jnp.zeros_like(x) if greedy else x]
+        for step in range(steps):
+            policy = self._step(params, observation, chain[-1], step)
+            if not greedy:
+                each = jax.vmap(lambda key, step=step: jax.random.fold_in(key, step))(keys)
+                chain.append(jax.vmap(lambda p, key: p.draw(key))(policy.tempered(temperature), each))
+            else:
+                chain.append(policy.mean)
+        taken = jnp.stack(chain, axis=1)
+        policy = self._denoiser(params, observation, taken).tempered(1.0 if greedy else temperature)
+        logp = jnp.zeros(len(taken)) if greedy else policy.logp(taken)
+        return Drawn(taken, jnp.clip(chain[-1], -1.0, 1.0), logp, policy.entropy())
+
+    def _step(self, params: Tree, observation: Array, x: Array, step: int) -> distributions.Gaussian:
+        """Return the distribution of the state after a denoising step, at time t = step / K, dt = 1 / K.
+
+        "learned": N(x + v dt, std_k^2), Flow-Noise. "sde": N(x + (v + g^2 s / 2) dt, g^2 dt) with the score s = (t v -
+        x) / (1 - t) of a flow from N(0, I) and g^2 = std^2 (1 - t), which has the marginals of dx = v dt as dt goes to
+        0: Flow-SDE (pi_RL, arXiv 2510.25889), Flow-GRPO (arXiv 2505.05470), whose g^2 = a^2 (1 - t) / t is infinite at
+        the start.
+        """
+        shape, dt, t = self.architecture, 1.0 / self.architecture.denoise, step / self.architecture.denoise
+        time = jnp.broadcast_to(jax.nn.one_hot(step, shape.denoise), (*x.shape[:-1], shape.denoise))
+        v = shape.apply(params, observation, x, time)
+        if shape.noise == "learned":
+            return distributions.Gaussian(x + v * dt, jnp.broadcast_to(params["log_std"][step], x.shape))
+        variance = math.exp(2.0 * shape.log_std)
+        mean = x + (v + 0.5 * variance * (t * v - x)) * dt
+        return distributions.Gaussian(mean, jnp.full_like(x, 0.5 * math.log(variance * (1.0 - t) * dt)))
+
+    def _denoiser(self, params: Tree, observation: Array, taken: Array) -> distributions.Chain:
+        """Return the distribution of chains ``[..., K + 1, A]``: of each state given the one before."""
+        each = [self._step(params, observation, taken[..., k, :], k) for k in range(self.architecture.denoise)]
+        mean, log_std = (jnp.concatenate([getattr(p, name) for p in each], axis=-1) for name in ("mean", "log_std"))
+        return distributions.Chain(distributions.Gaussian(mean, log_std))
 
     def _value(self, params: Tree, observation: Array) -> types.Scores:
         out = self.architecture.apply(params, observation)

@@ -16,22 +16,13 @@ _ILLEGAL = -1e30  # logit of an action that is not allowed
 
 
 class Distribution(Protocol):
-    """A distribution of actions at each of [...] states."""
+    """A distribution of actions at each of [...] states, as rows are scored under it.
+
+    Those that are drawn at once, ``Categorical`` and ``Gaussian``, also have ``draw``, ``mode`` and ``acted``.
+    """
 
     def tempered(self, temperature: Array | float) -> Self:
         """Return the distribution with density proportional to p^(1 / temperature)."""
-        ...
-
-    def draw(self, key: Key) -> Array:
-        """Return an action of one state, as rows store it."""
-        ...
-
-    def mode(self) -> Array:
-        """Return the most probable action as rows store it."""
-        ...
-
-    def acted(self, taken: Array) -> Array:
-        """Return what the world reads of a stored action."""
         ...
 
     def logp(self, taken: Array) -> Array:
@@ -179,6 +170,36 @@ class Gaussian(flax.struct.PyTreeNode):
         spread = a * -self.log_std + (1.0 - a) * -other.log_std - 0.5 * jnp.log(jnp.maximum(both, 0.0))
         far = 0.5 * a * (1.0 - a) * p * q / both * (self.mean - other.mean) ** 2
         return jnp.sum(jnp.where(both > 0, spread - far, jnp.inf), axis=-1)
+
+
+class Chain(flax.struct.PyTreeNode):
+    """A chain of states, each a Gaussian given the one before; the last one is the action.
+
+    Rows store the states, the first, which is noise, too. Entropies and divergences are the sums over the steps, given
+    the states that were drawn: their means over chains are those of the chain.
+    """
+
+    steps: Gaussian  # of the states after the first, [..., K * A]
+
+    def tempered(self, temperature: Array | float) -> "Chain":
+        """Multiply the variances of all steps by the temperature."""
+        return Chain(self.steps.tempered(temperature))
+
+    def logp(self, taken: Array) -> Array:
+        """Return sum_k log N(x_{k+1}; mean_k, std_k^2) of chains ``[..., K + 1, A]``."""
+        return self.steps.logp(taken[..., 1:, :].reshape(*taken.shape[:-2], -1))
+
+    def entropy(self) -> Array:
+        """Return the sum of the entropies of the steps."""
+        return self.steps.entropy()
+
+    def square_prob(self) -> Array:
+        """Return the product of those of the steps."""
+        return self.steps.square_prob()
+
+    def divergence(self, name: str, other: "Chain") -> Array:
+        """Return the divergence of the steps together, given the states before them."""
+        return self.steps.divergence(name, other.steps)
 
 
 def _slope(u: Array) -> Array:

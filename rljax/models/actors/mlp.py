@@ -34,11 +34,20 @@ class Mlp:
         fixed=True,
     )
 
+    denoise: Annotated[int, Range(0, 1000)] = setting(
+        0, "Steps in which an action is denoised from N(0, I); 0: it is drawn at once.", fixed=True
+    )
+    noise: Literal["learned", "sde"] = setting(
+        "learned",
+        "Noise of denoising: a deviation of each step, or that of the SDE with the flow's marginals.",
+        fixed=True,
+    )
+
     __post_init__ = settings.check
 
-    def init(self, key: Key, observed: int, outputs: int, scale: float) -> Tree:
+    def init(self, key: Key, observed: int, outputs: int, scale: float, more: int = 0) -> Tree:
         """Return parameters: orthogonal matrices, times sqrt(2), in the last layer ``scale``; biases are 0."""
-        sizes = [observed, *[self.width] * self.layers, outputs]
+        sizes = [observed + more, *[self.width] * self.layers, outputs]
         params: dict[str, Tree] = {}
         for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
             draw = jax.nn.initializers.orthogonal(scale if number == self.layers else math.sqrt(2.0))
@@ -48,14 +57,15 @@ class Mlp:
             params[STATISTICS] = {"count": jnp.zeros(()), "mean": jnp.zeros(observed), "square": jnp.zeros(observed)}
         return params
 
-    def apply(self, params: Tree, observation: Array) -> Array:
-        """Return the outputs ``[..., outputs]`` for observations ``[..., O]``."""
+    def apply(self, params: Tree, observation: Array, *more: Array) -> Array:
+        """Return the outputs ``[..., outputs]`` for observations ``[..., O]`` and further inputs, not normalized."""
         x = observation
         if self.normalise:
             of = params[STATISTICS]
             deviation = jnp.sqrt(of["square"] / jnp.maximum(of["count"], 1.0) + 1e-8)
             mean, deviation = (jnp.broadcast_to(y, x.shape) for y in (of["mean"], deviation))
             x = jnp.where(of["count"] > 0, jnp.clip((x - mean) / deviation, -_CLIP, _CLIP), x)
+        x = jnp.concatenate([x, *more], axis=-1) if more else x
         activate = {"tanh": jnp.tanh, "relu": jax.nn.relu, "silu": jax.nn.silu}[self.activation]
         for number in range(self.layers + 1):
             layer = params[f"layer_{number}"]

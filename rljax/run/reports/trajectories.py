@@ -16,6 +16,7 @@ def actions(motion: actors.Motion, row: int, steps: np.ndarray) -> list[str]:
     taken = np.asarray(motion.taken[row])[steps]
     if taken.ndim == 1:
         return [f"{action} " for action in taken]
+    taken = taken[:, -1] if taken.ndim == 3 else taken  # the last state of a chain
     return [f"{','.join(f'{x:+.2f}' for x in action[:_MOST])} " for action in taken]
 
 
