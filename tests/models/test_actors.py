@@ -168,7 +168,7 @@ def test_the_density_of_tanh_integrates_to_one_and_its_entropy_is_the_integral(m
         logp = jax.jit(lambda u: one.logp(u[None]))
 
         def of(a):
-            return float(logp(jnp.float64(np.arctanh(a))))
+            return float(logp(np.arctanh(a)))
 
         ends = {"points": (-0.99, 0.99), "limit": 200, "epsabs": 1e-9}
         mass, _ = scipy.integrate.quad(lambda a: np.exp(of(a)), -1 + 1e-12, 1 - 1e-12, **ends)
@@ -237,8 +237,7 @@ def test_gradients_of_gaussian_scores_are_finite_differences(squash):
 def test_merged_statistics_are_those_of_all_observations():
     shape = actors.Mlp(layers=1, width=4, normalise=True)
     params = shape.init(jax.random.key(0), 3, 2, 1.0)
-    raw = draws.normal(size=(2, 3)).astype(np.float32)
-    plain = dataclasses.replace(shape, normalise=False)
+    raw, plain = draws.normal(size=(2, 3)).astype(np.float32), dataclasses.replace(shape, normalise=False)
     np.testing.assert_array_equal(shape.apply(params, raw), plain.apply(params, raw))  # before the first statistics
     counted, seen = np.zeros((0, 3)), jax.jit(shape.observed)
     for size, scale in ((3, 1.0), (5, 40.0), (2, 0.01), (4, 1.0)):
@@ -370,3 +369,32 @@ def test_parameters_have_axes_and_differ_by_kind():
         axes = jax.tree.leaves(one.axes, is_leaf=lambda x: isinstance(x, tuple))
         assert [len(a) for a in axes] == [x.ndim for x in jax.tree.leaves(params)]
     assert actor("gaussian") == actor("gaussian") and hash(actor("gaussian")) == hash(actor("gaussian"))
+
+
+@pytest.mark.parametrize(("noise", "temperature"), [("learned", 0.6), ("sde", 1.0)])
+def test_a_chain_is_the_product_of_its_steps(noise, temperature):
+    """x_{k+1} ~ N(x + v / K, std_k^2), or with the SDE's drift v + g^2 s / 2 and variance g^2 / K, at t = k / K."""
+    K, shape = 3, actors.Mlp(layers=1, width=4, denoise=3, noise=noise, log_std=-0.3)
+    one = actors.Actor(shape, 2, "denoiser", A)
+    params = one.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(1), x.shape), params)
+    drawn = jax.jit(lambda x: one.draw(params, x, KEYS, temperature=temperature))(OBSERVATION[:, 0])
+    chain, logp, entropy = np.asarray(drawn.taken, np.float64), 0.0, 0.0
+    layers = [{k: np.asarray(x, np.float64) for k, x in params[f"layer_{n}"].items()} for n in range(2)]
+    for k in range(K):
+        x, t = chain[:, k], k / K
+        inputs = np.concatenate([OBSERVATION[:, 0], x, np.tile(np.eye(K)[k], (B, 1))], axis=1)
+        v = np.tanh(inputs @ layers[0]["kernel"] + layers[0]["bias"]) @ layers[1]["kernel"] + layers[1]["bias"]
+        mean, std = x + v / K, np.exp(np.asarray(params.get("log_std", np.zeros((K, A))))[k])
+        if noise == "sde":
+            square = np.exp(-0.6) * (1 - t)
+            mean, std = x + (v + square / 2 * (t * v - x) / (1 - t)) / K, np.full(A, np.sqrt(square / K))
+        steps = scipy.stats.norm(mean, std * np.sqrt(temperature))
+        logp, entropy = logp + steps.logpdf(chain[:, k + 1]).sum(axis=1), entropy + steps.entropy().sum(axis=1)
+    np.testing.assert_allclose(drawn.logp, logp, atol=1e-4)
+    np.testing.assert_allclose(drawn.entropy, entropy, atol=1e-4)
+    np.testing.assert_allclose(drawn.action, np.clip(chain[:, -1], -1, 1), atol=1e-6)
+    rows = types.Rollout(jnp.ones((B, 1)), jnp.zeros(B), jnp.zeros(B, int))
+    rows = rows.replace(motion=actors.Motion(OBSERVATION[:, :1], drawn.taken[:, None]))
+    scores = one.score(params, rows, types.Needs(entropy=True), temperature=temperature)
+    np.testing.assert_allclose(scores.logp[:, 0], drawn.logp, atol=1e-5)

@@ -92,8 +92,8 @@ def test_windows_of_constant_parameters_are_parts_of_whole_episodes():
     _, step, _ = compiled()
     rules, (_, rows) = step.setup.task.rules, steps()
     move = jax.jit(lambda state, action: rules.step(state, action, KEY))
-    episodes = 0
-    for place in range(4):
+    episodes, ended_before, returns = 0, {}, {}
+    for place in range(16):
         state, time, total, group = None, 0, 0.0, None
         for sampled, done in rows:
             length = int(sampled.mask[place].sum())
@@ -118,13 +118,39 @@ def test_windows_of_constant_parameters_are_parts_of_whole_episodes():
             assert done.finish[place] == (types.Finish.LENGTH if reason == types.Finish.UNFINISHED else reason)
             assert done.reward[place] == 0.0 and sampled.valid[place] == done.valid[place] == 1.0
             np.testing.assert_allclose(sampled.motion.state.total[place], total)
+            last = ended_before.get(place, total)  # the metric: of the last episode that ended here, or the running one
+            returns.setdefault(place, []).append(last if reason == types.Finish.UNFINISHED else total)
             if reason != types.Finish.UNFINISHED:
+                ended_before[place] = total
                 state, episodes = None, episodes + 1
                 judged = types.Outcome.CORRECT if total >= 0.95 * 25 else types.Outcome.WRONG
                 assert done.outcome[place] == judged
             else:
                 assert done.outcome[place] == types.Outcome.UNJUDGED
-    assert episodes >= 8
+    assert episodes >= 16
+    for (sampled, _), expected in zip(rows, np.mean([*returns.values()], axis=0), strict=True):
+        metrics = step.producer.metrics(sampled)
+        assert float(metrics["return"]) == pytest.approx(expected, rel=1e-5)
+        assert float(metrics["carried"]) == np.mean(sampled.finish == types.Finish.UNFINISHED)
+
+
+@pytest.mark.full
+def test_rows_that_wait_for_their_group_have_no_actions_and_do_not_count():
+    program, step, state = control.started(CART, PPO, **WINDOWS | {"batch__prompts": 4}, batch__samples=4)
+    setup, waited = step.setup, 0
+    for _ in range(6):
+        before = np.asarray(state.pool["free"]), jax.device_get(state.pool["rows"].finish)
+        rollout = step.rollout(state, program.key)
+        done, _ = setup.algorithm.source.select(rollout, state.pool, setup.rows, KEY)
+        waits = ~before[0] & (before[1] != types.Finish.UNFINISHED)
+        np.testing.assert_array_equal(np.asarray(done.mask).sum(axis=1) == 0, waits)
+        np.testing.assert_array_equal(done.valid, 1.0 - waits)
+        first = np.asarray(rollout.turn[:, 0] == 0) & ~waits  # the rows of a group begin together
+        assert set(first.reshape(4, 4).sum(axis=1).tolist()) <= {0, 4}
+        waited += waits.sum()
+        state, metrics = step.update(state, rollout, program.key)
+        assert np.isfinite(metrics["loss"]) and float(metrics["valid_rows"]) == 16 - waits.sum()
+    assert waited > 0
 
 
 def test_the_prompts_of_windows_are_those_of_the_shuffle_each_once():
