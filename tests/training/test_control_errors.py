@@ -27,6 +27,8 @@ def refused(config, message, error=ValueError):
         ({"tokenizer__kind": "bytes"}, r"config.tokenizer.kind='bytes' .*has no effect"),
         ({"model__mlp__layers": 0}, r"config.model.mlp.layers=0"),
         ({"model__mlp__activation": "tahn"}, r"config.model.mlp.activation='tahn'.*'tanh'"),
+        ({"model__mlp__squash": True}, r"config.model.mlp.squash=True .*has no effect with discrete actions"),
+        ({"model__mlp__log_std": -1.0}, r"config.model.mlp.log_std=-1.0 .*has no effect with discrete actions"),
         ({"sampler__top_k": 5}, r"config.sampler .*top_k, top_p and min_p filter tokens"),
         ({"sampler__top_p": 0.9}, r"config.sampler .*top_k, top_p and min_p filter tokens"),
         ({"sampler__stop": ("a",)}, r"config.sampler.stop=.* is for rows of tokens"),
@@ -74,6 +76,13 @@ def test_settings_of_actors_are_refused_where_rows_are_tokens(fields, message):
 )
 def test_pieces_that_read_tokens_are_refused_by_name(fields, message):
     refused(control.config(**fields), message)
+
+
+@pytest.mark.parametrize("name", ["js", "total_variation"])
+def test_divergences_that_gaussians_do_not_have_are_refused_before_the_first_step(name):
+    fields = {"algorithm": "grpo(kl=0.0)", "batch__samples": 2, "seam__penalty": f"+ exact_kl({name!r}, 0.1)"}
+    refused(control.config("pendulum()", **fields), rf"phase 'main', grpo.*divergence {name!r}: has no closed form")
+    assert programs.build(control.config(**fields), devices=ONE)  # of actions that are counted
 
 
 @pytest.mark.parametrize(

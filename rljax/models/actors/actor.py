@@ -222,6 +222,8 @@ class Actor:
         if missing := [name for name in needs.requested if name not in _SCORED]:
             words = types.SCORES[missing[0]].words
             raise ValueError(f"needs {words} ({missing[0]}), and an actor has {', '.join(_SCORED)} alone")
+        for full in sorted(needs.divergence) if self.kind != "categorical" else ():
+            distributions.check_closed(modules.parts(full)[0])
 
     def observed(self, params: Tree, rows: types.Rollout) -> Tree:
         """Return parameters whose statistics of observations contain the rows."""
