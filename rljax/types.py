@@ -77,7 +77,6 @@ class Action(flax.struct.PyTreeNode):
 class Rollout(flax.struct.PyTreeNode):
     """A batch of rows with everything known about them before the loss; no gradient. An absent field is None."""
 
-    # per token
     mask: Array  # [B, T] float32, 1 on tokens the policy itself emitted
     # per row
     reward: Array  # [B] float32, the verifier's number

@@ -114,9 +114,14 @@ def _check_actor(phase: Phase) -> None:
             raise _wrong(phase, f"model.mlp.{field}", f"has no effect with {kind}. Remove it.")
     if processors.active(sampler):
         raise ValueError(f"config.sampler (phase {phase.name!r}): top_k, top_p and min_p filter tokens. Remove them.")
-    for field in ("run.lag", "run.overlap", "mesh.rollout"):
+    for field in ("run.lag", "run.overlap", "mesh.rollout", "learner.lanes", "sampler.stop"):
         if operator.attrgetter(field)(phase.settings):
             raise _wrong(phase, field, "is for rows of tokens.")
+    if phase.algorithm.source.segment and needs.siblings:
+        raise ValueError(
+            f"config.algorithm (phase {phase.name!r}): {phase.algorithm.spec} compares the samples of a prompt, and "
+            f"{phase.algorithm.source.spec} cuts them. Use whole episodes, or an algorithm without a group baseline."
+        )
 
 
 def _check_pictures(phase: Phase) -> None:

@@ -119,6 +119,9 @@ def _check(phases: Sequence[Phase], resolved: Mapping[str, Module]) -> None:
     for name, module in resolved.items():
         if name not in used and name not in (*_ALWAYS, *(m.settings.like for m in resolved.values())):
             raise ValueError(f"config.module.{name}: no phase trains or reads this module. Remove it.")
+        fields = [*module.changes, *(field for field in ("trunk", *READING) if getattr(module.settings, field))]
+        if fields and phases[0].settings.model.kind != "transformer":
+            raise ValueError(f"config.module.{name}.{fields[0]}: is for networks that read tokens. Remove it.")
         try:
             module.architecture(phases[0].settings.model.architecture)
         except ValueError as error:

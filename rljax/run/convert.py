@@ -44,6 +44,8 @@ def _read(
     from rljax.run.evaluation import evaluate
 
     program, params, _ = evaluate.load(source, step=step, allow_code=allow_code, module=module)
+    if program.settings.model.kind != "transformer":
+        raise ValueError(f"{source}: a run of a control world, whose network has no public form")
     return program.model(module).architecture, params, tokenizers.files(program.tokenizer)
 
 

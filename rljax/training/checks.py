@@ -9,6 +9,7 @@ from rljax import types
 from rljax.algorithms import inputs, interpreter
 from rljax.environments import traits
 from rljax.language import errors
+from rljax.models import actors
 from rljax.models.scores import head
 from rljax.training import passes, phases, producers
 from rljax.training.learning import row_metrics
@@ -39,6 +40,12 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
         _noise(setup)
         asked = [interpreter.needs(setup.algorithm), *setup.phase.read.values()]
         head.check([name for needs in asked for name in needs.requested if not types.SCORES[name].at])
+        policy: Any = setup.networks["policy"]
+        if isinstance(policy, actors.Actor):
+            try:
+                policy.check(asked[0])
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
     with errors.within(where):
         rows = jax.eval_shape(producers.make(setup).check, _KEY)
         if not trains:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import transforms, types
-from rljax.transforms import reward
+from rljax.transforms import reward, trajectories
 from tests.support import batch
 
 PIECES = transforms.pieces("reward")
@@ -262,3 +262,17 @@ def test_turns_are_paid():
     rows["token_reward"] = [[1, 2, 9], [1, 50, 2], [5, 6, 7]]
     close(tokens(reward.center_turns(), [5] * 3, **rows), [[0, -2, 4], [0, 0, -2], [-1, 0, 1]])
     close(tokens(reward.center_turns("turn"), [5] * 3, **rows)[2], [5 - 11 / 3, 6 - 7.5, 0])
+
+
+def test_scale_multiplies_every_payment_and_what_it_is_before_charges():
+    r = record([1.0, -2.0], lengths=[2, 3], token_reward=[[0.5, 1.0, 0.0], [2.0, 0.0, -1.0]])
+    close = functools.partial(np.testing.assert_allclose, atol=1e-6)
+    total, rewards, _ = paid(reward.scale(0.1), r)
+    close(total, [0.1, -0.2])
+    close(rewards, [[0.05, 0.1, 0.0], [0.2, 0.0, -0.1]])
+    assert paid(reward.scale(3.0), record([1.0, -2.0]))[1] is None
+    charged = r.replace(raw_logp=floats([[-1.0, -2.0, 0.0]] * 2), ref_logp=floats([[-1.5, -1.0, 0.0]] * 2))
+    for piece in (reward.kl("k1", 0.5), reward.scale(0.1)):
+        charged = piece.apply(charged, piece.init(), jax.random.key(0))[0]
+    close(charged.token_reward, [[0.025, 0.15, 0.0], [0.175, 0.05, -0.1]])  # less 0.05 of (0.5, -1)
+    close(trajectories.uncharged(charged), [0.1 * (1 + 1.5), 0.1 * (-2 + 1)])

@@ -42,6 +42,7 @@ def windowed(segment: types.Count = 64) -> types.Source:
     """
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        segments.of_tokens(rollout)
         used = jnp.where(pool["free"][:, None], 0.0, pool["rows"].mask)
         chosen, ended = segments.cut(rollout, pool), segments.still_going(rollout)[1]
         return extras.put(chosen, {"used": used}), {"rows": rollout.replace(parts={}), "free": ended}

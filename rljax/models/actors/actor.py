@@ -151,7 +151,7 @@ class Actor:
           ValueError: a score that the kind of actor does not have.
         """
         self.check(needs)
-        motion = ops.given(rows.motion, "score: the rows have no motion")
+        motion: Any = ops.given(rows.motion, "score: the rows have no motion")
         if self.output == "scalar":
             return self._value(params, motion.observation)
         read = motion.observation, motion.legal, motion.taken
@@ -222,8 +222,10 @@ class Actor:
         if missing := [name for name in needs.requested if name not in _SCORED]:
             words = types.SCORES[missing[0]].words
             raise ValueError(f"needs {words} ({missing[0]}), and an actor has {', '.join(_SCORED)} alone")
+        for full in sorted(needs.divergence) if self.kind != "categorical" else ():
+            distributions.check_closed(modules.parts(full)[0])
 
     def observed(self, params: Tree, rows: types.Rollout) -> Tree:
         """Return parameters whose statistics of observations contain the rows."""
-        motion = ops.given(rows.motion, "observed: the rows have no motion")
+        motion: Any = ops.given(rows.motion, "observed: the rows have no motion")
         return self.architecture.observed(params, motion.observation, rows.mask * ops.valid_rows(rows)[:, None])

@@ -132,8 +132,9 @@ class Gaussian(flax.struct.PyTreeNode):
         each = self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)
         if self.squash:
             nodes, weights = (jnp.asarray(x, each.dtype) for x in _NODES)
-            u = self.mean[..., None] + math.sqrt(2.0) * jnp.exp(self.log_std)[..., None] * nodes
-            each = each + jnp.sum(weights * _slope(u), axis=-1) / math.sqrt(math.pi)
+            reach = math.sqrt(2.0) * jnp.exp(self.log_std)[..., None]
+            u = self.mean[..., None] + reach * jnp.broadcast_to(nodes, (*each.shape, nodes.size))
+            each = each + _slope(u) @ weights / math.sqrt(math.pi)
         return jnp.sum(each, axis=-1)
 
     def square_prob(self) -> Array:
@@ -148,6 +149,7 @@ class Gaussian(flax.struct.PyTreeNode):
         "alpha_a" and "hellinger" follow from the integral of p^a q^(1 - a), which is infinite where a / s_p^2 + (1 - a)
         / s_q^2 is not above 0.
         """
+        check_closed(name)
         if name in ("forward_kl", "alpha_0.0", "alpha_0"):
             return other.divergence("reverse_kl", self)
         if name in ("reverse_kl", "alpha_1.0", "alpha_1"):
@@ -156,11 +158,8 @@ class Gaussian(flax.struct.PyTreeNode):
             return jnp.sum(other.log_std - self.log_std + 0.5 * (ratio + shift - 1.0), axis=-1)
         if name == "hellinger":
             return 1.0 - jnp.exp(self._overlap(other, 0.5))
-        if name.startswith("alpha_") and ops.is_divergence(name):
-            alpha = float(name.removeprefix("alpha_"))
-            return (1.0 - jnp.exp(self._overlap(other, alpha))) / (alpha * (1.0 - alpha))
-        raise ValueError(f"divergence {name!r}: has no closed form between Gaussians; choose reverse_kl, forward_kl, "
-                         "hellinger or alpha_ and a number")  # fmt: skip
+        alpha = float(name.removeprefix("alpha_"))
+        return (1.0 - jnp.exp(self._overlap(other, alpha))) / (alpha * (1.0 - alpha))
 
     def _overlap(self, other: "Gaussian", a: float) -> Array:
         """Return the log of the integral of p^a q^(1 - a)."""
@@ -169,6 +168,14 @@ class Gaussian(flax.struct.PyTreeNode):
         spread = a * -self.log_std + (1.0 - a) * -other.log_std - 0.5 * jnp.log(jnp.maximum(both, 0.0))
         far = 0.5 * a * (1.0 - a) * p * q / both * (self.mean - other.mean) ** 2
         return jnp.sum(jnp.where(both > 0, spread - far, jnp.inf), axis=-1)
+
+
+def check_closed(name: str) -> None:
+    """Raise ValueError if a divergence has no closed form between Gaussians."""
+    alpha = name.startswith("alpha_") and ops.is_divergence(name)
+    if not alpha and name not in ("reverse_kl", "forward_kl", "hellinger"):
+        raise ValueError(f"divergence {name!r}: has no closed form between Gaussians; choose reverse_kl, forward_kl, "
+                         "hellinger or alpha_ and a number")  # fmt: skip
 
 
 class Chain(flax.struct.PyTreeNode):

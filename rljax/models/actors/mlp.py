@@ -63,12 +63,14 @@ class Mlp:
         if self.normalise:
             of = params[STATISTICS]
             deviation = jnp.sqrt(of["square"] / jnp.maximum(of["count"], 1.0) + 1e-8)
-            x = jnp.where(of["count"] > 0, jnp.clip((x - of["mean"]) / deviation, -_CLIP, _CLIP), x)
+            mean, deviation = (jnp.broadcast_to(y, x.shape) for y in (of["mean"], deviation))
+            x = jnp.where(of["count"] > 0, jnp.clip((x - mean) / deviation, -_CLIP, _CLIP), x)
         x = jnp.concatenate([x, *more], axis=-1) if more else x
         activate = {"tanh": jnp.tanh, "relu": jax.nn.relu, "silu": jax.nn.silu}[self.activation]
         for number in range(self.layers + 1):
             layer = params[f"layer_{number}"]
-            x = x @ layer["kernel"] + layer["bias"]
+            x = x @ layer["kernel"]
+            x = x + jnp.broadcast_to(layer["bias"], x.shape)
             x = x if number == self.layers else activate(x)
         return x
 
@@ -89,7 +91,8 @@ class Mlp:
         flat = tuple(range(weight.ndim))
         count = jnp.sum(weight)
         mean = jnp.sum(jnp.where(w > 0, observation, 0.0), axis=flat) / jnp.maximum(count, 1.0)
-        square = jnp.sum(jnp.where(w > 0, (observation - mean) ** 2, 0.0), axis=flat)
+        apart = observation - jnp.broadcast_to(mean, observation.shape)
+        square = jnp.sum(jnp.where(w > 0, apart**2, 0.0), axis=flat)
         total = jnp.maximum(of["count"] + count, 1.0)
         gap = mean - of["mean"]
         merged = {

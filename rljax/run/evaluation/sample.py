@@ -138,6 +138,8 @@ def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
     f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
     program, params, step = evaluate.load(workdir, step=f.step, allow_code=f.allow_code)
+    if program.settings.model.kind != "transformer":
+        raise ValueError(f"{workdir}: a run of a control world, which completes no text; evaluate plays its episodes")
     number = program.number(step - 1)
     print(f"step {step}; a prompt of this run looks like {program.tasks[number].text(0, 'heldout')!r}")
     names = ("samples", "temperature", *processors.FILTERS, "chat", "system", "seed")

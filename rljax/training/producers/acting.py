@@ -57,7 +57,7 @@ class Acting:
         of, _ = drawn.rows(setup)
         index, position = drawn.index[of], drawn.position[of]
         episodes = acting.begun(rules, index, "train")
-        if pending is not None:
+        if pending is not None and free is not None:
             ended = jnp.where(pending.time > 0, pending.total, jnp.nan)  # of the place; nan before the first step
             episodes = episodes.replace(last=ended)
             episodes = acting.chosen(free, episodes, pending)

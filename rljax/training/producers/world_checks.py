@@ -53,12 +53,19 @@ def check_rules(task: control.ControlTask, key: Any) -> None:
         _arrays("the state", state)
     with errors.inside(f"task {task.name!r}: observe"):
         _same("observe", jax.eval_shape(rules.observe, state), Shape((rules.observed,), _FLOAT))
+    legal: Any = getattr(rules, "legal", None)
+    if legal is not None and isinstance(rules.actions, control.Discrete):
+        with errors.inside(f"task {task.name!r}: legal"):
+            _same("legal", jax.eval_shape(legal, state), Shape((rules.actions.count,), _BOOL))
     with errors.inside(f"task {task.name!r}: step"):
         after, moved = jax.eval_shape(rules.step, state, action, key)
         shapes.check_same("the state", state, after)
-        paid = {"reward": moved.reward, "done": moved.done, "parts": dict(moved.parts)}
-        parts = dict.fromkeys(rules.parts, number)
-        _same("Moved", paid, {"reward": number, "done": Shape((), _BOOL), "parts": parts})
+        _same("Moved.reward", moved.reward, number)
+        _same("Moved.done", moved.done, Shape((), _BOOL))
+        if {*moved.parts} != {*rules.parts}:
+            raise ValueError(f"Moved.parts has {sorted(moved.parts)}: expected {sorted(rules.parts)}, as Rules.parts")
+        for name, x in moved.parts.items():
+            _same(f"Moved.parts[{name!r}]", x, number)
     with errors.inside(f"task {task.name!r}: solved"):
         _same("solved", jax.eval_shape(rules.solved, state, number), Shape((), _BOOL))
 

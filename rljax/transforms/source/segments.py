@@ -18,8 +18,15 @@ def still_going(rollout: types.Rollout) -> tuple[types.Array, types.Array]:
     return going, ops.segment_max(going.astype(jnp.int32), rollout.group) == 0
 
 
+def of_tokens(rollout: types.Rollout) -> None:
+    """Raise ValueError if the rows are of a control world, whose rows do not contain what earlier steps added."""
+    if rollout.motion is not None:
+        raise ValueError("source: carries rows of tokens over; for a control world use source.unrolled")
+
+
 def completed(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key) -> tuple[types.Rollout, types.Tree]:
     """Return the ``count`` rows of groups that have ended, the groups drawn first, and the pool without them."""
+    of_tokens(rollout)
     _, ended = still_going(rollout)
     # groups are numbered in the order of the run; rows of a group are adjacent and stay so
     rows = jnp.lexsort((rollout.group, ~ended))[:count]
