@@ -6,23 +6,23 @@ Time:      TODO
 Score:     TODO
 
 The policy balances a pole on a cart, ``cartpole``. The same algorithm as for tokens, ``ppo()``, trains a policy of two
-layers of 64 units: a row is a window of 32 steps of an episode, which goes on in the next row of its place. Others:
+layers of 64 units: a row is a window of 128 steps of an episode, which goes on in the next row of its place. Others:
 ``configs/control.py:pendulum``, ``:acrobot``, ``:mountain_car``, ``:point_maze``, ``:quadrotor``, ``:lqr``, and
 ``:physics``, poles of many lengths, held out where they are longer than those of training.
 """
 
 import rljax
 
-# task, steps of a window, discount, factor of rewards, updates
+# task, episodes at a time, steps of a window, discount, factor of rewards, updates
 TASKS = {
-    "cartpole": ("cartpole()", 32, 0.99, 0.05, 200),
-    "physics": ("cartpole(length=(0.25, 1.0), heldout_length=(1.01, 2.0), shown=True)", 32, 0.99, 0.05, 300),
-    "pendulum": ("pendulum()", 50, 0.95, 0.1, 200),
-    "acrobot": ("acrobot()", 64, 0.99, 0.1, 200),
-    "mountain_car": ("mountain_car()", 128, 0.999, 0.1, 300),
-    "point_maze": ("point_maze(side=4, reward='shaped')", 50, 0.99, 1.0, 300),
-    "quadrotor": ("quadrotor()", 50, 0.99, 1.0, 300),
-    "lqr": ("lqr()", 20, 0.99, 0.1, 200),
+    "cartpole": ("cartpole()", 16, 128, 0.99, 0.05, 200),
+    "physics": ("cartpole(length=(0.25, 1.0), heldout_length=(1.01, 2.0), shown=True)", 16, 128, 0.99, 0.05, 300),
+    "pendulum": ("pendulum()", 64, 50, 0.95, 0.1, 200),
+    "acrobot": ("acrobot()", 64, 64, 0.99, 0.1, 200),
+    "mountain_car": ("mountain_car()", 64, 128, 0.999, 0.1, 300),
+    "point_maze": ("point_maze(side=4, reward='shaped')", 64, 50, 0.99, 1.0, 300),
+    "quadrotor": ("quadrotor()", 64, 50, 0.99, 1.0, 300),
+    "lqr": ("lqr()", 64, 20, 0.99, 0.1, 200),
 }
 CHAINS = {"flow": {"denoise": 4, "log_std": -1.0}, "sde": {"denoise": 4, "noise": "sde"}}  # of the pendulum's actions
 
@@ -34,13 +34,13 @@ def get_config(arg: str = "cartpole"):
         raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *CHAINS))}, 'quick'.")
     config = rljax.default_config()
     config.name = "control"
-    config.task, window, gamma, factor, steps = TASKS.get("pendulum" if arg in CHAINS else arg, TASKS["cartpole"])
+    config.task, places, window, gamma, factor, steps = TASKS.get("pendulum" if arg in CHAINS else arg, TASKS["cartpole"])
     config.algorithm = f"ppo(gamma={gamma}, kl=0.0, value_clip=None)"
     config.seam.source = f"unrolled({window})"
     config.seam.reward = f"scale({factor})"
     config.model.kind = "mlp"
     config.model.mlp.update({"normalise": True, **CHAINS.get(arg, {})})
-    config.batch.update({"prompts": 64, "samples": 1})
+    config.batch.update({"prompts": places, "samples": 1})
     config.learner.update({"epochs": 8, "minibatches": 4, "clip_norm": 0.5})
     config.evaluation.update({"final_prompts": 256, "final_samples": 4})
     config.phase.main = rljax.phase(

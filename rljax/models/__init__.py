@@ -20,6 +20,7 @@ uses a model through ``sampling.Policy``, and a model shards its arrays over a m
                      parts
 ``adapters.py``      low-rank adapters
 ``precision.py``     gradients of bfloat16 parameters, summed in float32
+``actors/``          policies and critics of control worlds, which read observations in place of tokens
 ``layouts.py``       the protocol by which a network names the axes of its arrays
 ``checkpoints/``     public checkpoints: read, checked and written
 ===================  =========================================================================================
