@@ -398,3 +398,42 @@ def test_a_chain_is_the_product_of_its_steps(noise, temperature):
     rows = rows.replace(motion=actors.Motion(OBSERVATION[:, :1], drawn.taken[:, None]))
     scores = one.score(params, rows, types.Needs(entropy=True), temperature=temperature)
     np.testing.assert_allclose(scores.logp[:, 0], drawn.logp, atol=1e-5)
+
+
+# --- a flow and its stochastic equation ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """The exact velocity E[a - z | x_t = x] of x_t = (1 - t) z + t a with z ~ N(0, 1) and a ~ N(0.7, 0.4^2)."""
+
+    denoise: int
+    log_std: float
+    noise: str = "sde"
+
+    def apply(self, params, observation, x, time):
+        t = (time @ jnp.arange(self.denoise, dtype=time.dtype))[..., None] / self.denoise
+        variance = (1 - t) ** 2 + t**2 * 0.16
+        return 0.7 + (t * 0.16 - (1 - t)) / variance * (x - t * 0.7)
+
+
+def flow_moments(steps, log_std):
+    """Return mean and variance after each step, [K, 2]: the mean of a step is affine in the state."""
+    actor = actors.Actor(Flow(steps, log_std), 1, "denoiser", 1)
+    mean, variance, moments = 0.0, 1.0, []
+    for step in range(steps):
+        policy = actor._step({}, jnp.zeros((2, 1)), jnp.array([[0.0], [1.0]]), step)
+        at_0, at_1 = np.asarray(policy.mean, float)[:, 0]
+        mean = at_0 + (at_1 - at_0) * mean
+        variance = (at_1 - at_0) ** 2 * variance + np.exp(2 * float(policy.log_std[0, 0]))
+        moments.append((mean, variance))
+    return np.array(moments)
+
+
+@pytest.mark.parametrize("log_std", [0.5, *full(-1.0)])
+def test_the_stochastic_equation_has_the_marginals_of_the_flow(log_std):
+    coarse, fine = (flow_moments(steps, log_std) for steps in (50, 100))
+    limit = 2 * fine[1::2] - coarse  # the error of Euler's method is of first order in the step
+    t = np.arange(1, 51) / 50
+    np.testing.assert_allclose(limit, np.stack([0.7 * t, (1 - t) ** 2 + 0.16 * t**2], axis=1), atol=5e-4)
+    assert np.abs(fine[-1] - limit[-1]).max() < 0.6 * np.abs(coarse[-1] - limit[-1]).max()
