@@ -51,6 +51,8 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "icepop": ({}, {"bounds": (0.95, 1.1)}),
     "intellect_2": ({}, {"dual": 1.1}),
     "implicit_bradley_terry": ({}, {"beta": 0.3, "margin": 0.5}, {"ties": 0.4, "center": 0.1}),
+    "ilql": ({}, {"beta": 0.5}),
+    "iql": ({}, {"beta": 2.0, "cap": 1.1, "lam": 0.6}, {"steps": 2, "gamma": 0.9}),
     "kl_cov": ({"share": 0.1},),
     "kpop": ({}, {"bound": 0.005}),
     "kto": ({}, {"beta": 0.5, "desirable": 1.3, "undesirable": 0.7, "threshold": 0.3}),
@@ -357,6 +359,23 @@ def model_gradient(name, case, array, score):
 
 def test_float64_the_model_of_prime_equals_its_oracle():
     model_gradient("prime", 0, "logp", "logp")
+
+
+@pytest.mark.parametrize(("name", "case"), [("iql", 0), ("iql", 1), ("iql", 2), ("ilql", 0), ("archer", 0)])
+def test_float64_critics_of_actions_equal_their_oracle_whatever_the_padding_holds(name, case):
+    """The Q of a token is a logit: its gradient is in the log-prob and in the normaliser. Both twins learn the same."""
+    live, asked = (
+        batch.arrays(name=name),
+        {k: v for k, v in CALLS[name][case].items() if k in ("gamma", "lam", "steps")},
+    )
+    fields = {"live_stepwise": "process"} if name == "archer" else {"logp": "logp", "normaliser": "log_normaliser"}
+    live |= dict(zip(fields, dual.variables(*(live[field] for field in fields)), strict=True))
+    want, results = oracle(f"{name}_model")(live, **asked), wide(family_of(name), batch.kind(name))[name, case]
+    for value, gradient in results[-2:]:
+        np.testing.assert_allclose(value, want.value, rtol=1e-9)
+        of_fields = np.stack([getattr(gradient, field) for field in fields.values()])
+        np.testing.assert_allclose(of_fields[..., :T], want.gradient.reshape(-1, B, T), atol=1e-11)
+        assert np.all(of_fields[..., T:] == 0)
 
 
 def test_float64_the_token_reward_model_of_oreal_equals_its_oracle():
