@@ -65,6 +65,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "pass_at_k": ({"k": 2},),
     "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
+    "q_critics": ({}, {"expectile": 0.9, "alpha": 0.2}),
     "relift": ({"length": 6},),
     "reward_classifier": ({}, {"levels": (-0.1, 0.5), "cuts": (-0.3, 0.2)}),
     "remix": ({}, {"base": 0.6}),
@@ -361,7 +362,10 @@ def test_float64_the_model_of_prime_equals_its_oracle():
     model_gradient("prime", 0, "logp", "logp")
 
 
-@pytest.mark.parametrize(("name", "case"), [("iql", 0), ("iql", 1), ("iql", 2), ("ilql", 0), ("archer", 0)])
+Q_CASES = [("iql", 0), ("iql", 1), ("iql", 2), ("ilql", 0), ("q_critics", 1), ("archer", 0)]
+
+
+@pytest.mark.parametrize(("name", "case"), Q_CASES)
 def test_float64_critics_of_actions_equal_their_oracle_whatever_the_padding_holds(name, case):
     """The Q of a token is a logit: its gradient is in the log-prob and in the normaliser. Both twins learn the same."""
     live, asked = (

@@ -165,7 +165,7 @@ EXPECTED = {
     "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
     "orpo": orpo(0.1),
     # the policy is not trained
-    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup"),
+    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup", "q_critics"),
     **same(0 * J, "process_reward_model", "math_shepherd"),
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition

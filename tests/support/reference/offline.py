@@ -110,6 +110,15 @@ def iql_critic(d, expectile=0.7):
     return parts.token_mean(d, term)
 
 
+def q_critics(d, expectile=0.7, alpha=0.0):
+    del alpha
+    return iql_critic(d, expectile)
+
+
+def q_critics_model(d, alpha=0.0):
+    return iql_model(d, alpha=alpha)
+
+
 def iql_model(d, gamma=0.99, lam=0.0, steps=1, alpha=0.0):
     """(Q - y)^2 + alpha (log sum exp Q - Q), Q = logp + normaliser. 2110.06169, eq. 6; 2006.04779, eq. 4."""
     y = q_target(d, gamma, lam, steps)
