@@ -5,21 +5,12 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.language import errors
 from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.advantage import credit
 from rljax.transforms.frame import extras
 
 TWINS = ("q_target", "q_2_target")
 Combine = Literal["min", "mean"]
-
-
-def of_tokens(s: types.Scores) -> types.Array:
-    """Return Q(s_t, a_t) [B, T], the logit of each token: its log-prob, of all tokens, + log sum exp of the logits."""
-    logp = s.logp if s.raw_logp is None else s.raw_logp
-    if logp is None or s.log_normaliser is None:
-        raise errors.Absent("it needs the log-probs and scores.log_normaliser of a module whose logits are Q")
-    return logp + s.log_normaliser
 
 
 def _combined(r: types.Rollout, each: list[types.Array], combine: Combine) -> types.Array:
@@ -65,7 +56,7 @@ def q_values(r, module: tuple[str, ...] = TWINS, combine: Combine = "min") -> tu
       combine: how several Q become one.
     """
     value = ops.given(r.value, "q_values: the rollout has no value")
-    q = _combined(r, [of_tokens(r.scores.get(name, types.Scores())) for name in module], combine)
+    q = _combined(r, [modules.logit(r.scores.get(name, types.Scores())) for name in module], combine)
     return q - value, q
 
 

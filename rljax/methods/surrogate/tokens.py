@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.language import errors
 from rljax.methods import prepare
-from rljax.methods.advantage import state_action
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.frame import idle
 from rljax.transforms.surrogate import token
 
@@ -168,7 +166,6 @@ def q_error(loss, r, s, per: Literal["token", "turn"] = "token") -> tuple[types.
     Args:
       per: what has a Q.
     """
-    if (s.process if per == "turn" else s.log_normaliser) is None or "q_returns" not in r.extra:
-        raise errors.Absent("it needs Q of the scores and extra['q_returns'], as iql() and archer() have them")
-    q = jnp.where(r.mask > 0, s.process if per == "turn" else state_action.of_tokens(s), 0.0)
-    return (q - token.sg(r.extra["q_returns"])) ** 2, {"q": q}
+    q = ops.given(s.process, "q_error: the scores have no process") if per == "turn" else modules.logit(s)
+    q = jnp.where(r.mask > 0, q, 0.0)
+    return (q - token.sg(ops.extra(r, "q_returns"))) ** 2, {"q": q}
