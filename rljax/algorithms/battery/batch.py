@@ -82,6 +82,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["value_2"] = other.random((B, T))  # of a second critic
     d["normaliser"] = other.normal(size=(B, T))  # live, of logits that are Q
     d |= {name: other.normal(size=(B, T)) for name in ("q_target", "q_2_target")}  # Q of critics that follow others
+    d["extra"]["q_returns"] = other.normal(size=(B, T))
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
