@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.methods.advantage import state_action
 from rljax.transforms import define, ops, trajectories
 from rljax.transforms.frame import extras, idle
 
@@ -19,6 +20,12 @@ def drop_truncated(r, s, key: types.Segment | None = None) -> types.Array:
     finish = ops.given(r.finish, "prepare.drop_truncated: the rollout has no finish reason")
     cut = (finish == types.Finish.LENGTH).astype(r.mask.dtype) * ops.valid_rows(r)
     return (cut if key is None else ops.segment_total(cut, ops.segments(r, key)))[:, None] == 0
+
+
+@define.prepare(needs=types.Needs(turns=True))
+def turn_ends(r, s) -> types.Array:
+    """Keep the last token of each turn, so that a mean counts each turn once."""
+    return state_action.turn_ends(r) > 0
 
 
 def _begins(token, used, marker: tuple[int, ...]):

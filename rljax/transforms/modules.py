@@ -53,6 +53,17 @@ def score(r: types.Rollout, module: str, field: str) -> types.Array:
     return x
 
 
+def logit(s: types.Scores) -> types.Array:
+    """Return the logit of each token, [B, T]: its log-prob among all tokens, and log sum exp of the logits; or Absent.
+
+    Divided by the temperature, as log-probs are. Of a module whose logits are Q it is Q(s_t, a_t).
+    """
+    logp = s.logp if s.raw_logp is None else s.raw_logp
+    if logp is None or s.log_normaliser is None:
+        raise errors.Absent("it needs the log-probs and scores.log_normaliser of a module")
+    return logp + s.log_normaliser
+
+
 def mixture(logp: Sequence[types.Array]) -> types.Array:
     """Return the log of the mean probability of some distributions, in their shape."""
     return logp[0] if len(logp) == 1 else jax.nn.logsumexp(jnp.stack(logp), axis=0) - jnp.log(len(logp))

@@ -51,6 +51,8 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "icepop": ({}, {"bounds": (0.95, 1.1)}),
     "intellect_2": ({}, {"dual": 1.1}),
     "implicit_bradley_terry": ({}, {"beta": 0.3, "margin": 0.5}, {"ties": 0.4, "center": 0.1}),
+    "ilql": ({}, {"beta": 0.5}),
+    "iql": ({}, {"beta": 2.0, "cap": 1.1, "lam": 0.6}, {"steps": 2, "gamma": 0.9}),
     "kl_cov": ({"share": 0.1},),
     "kpop": ({}, {"bound": 0.005}),
     "kto": ({}, {"beta": 0.5, "desirable": 1.3, "undesirable": 0.7, "threshold": 0.3}),
@@ -63,6 +65,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "pass_at_k": ({"k": 2},),
     "prime": ({}, {"beta": 0.5, "gamma": 0.9}),
     "prime_rl": ({}, {"low": 0.03, "high": 0.03}),
+    "q_critics": ({}, {"expectile": 0.9, "alpha": 0.2}),
     "relift": ({"length": 6},),
     "reward_classifier": ({}, {"levels": (-0.1, 0.5), "cuts": (-0.3, 0.2)}),
     "remix": ({}, {"base": 0.6}),
@@ -344,24 +347,23 @@ def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(cas
     assert np.count_nonzero(got) > 5 and (score == "logp" or np.all(gradient.logp == 0))
 
 
-def model_gradient(name, case, array, score):
-    """Compare the second objective of a recipe with its oracle; return the gradient in the scores."""
-    live = batch.arrays(name=name)
-    live[array] = dual.variables(live[array])[0]
-    want = oracle(f"{name}_model")(live)
-    value, gradient = wide(family_of(name), batch.kind(name))[name, case][1]
-    np.testing.assert_allclose(value, want.value, rtol=1e-9)
-    np.testing.assert_allclose(getattr(gradient, score)[:, :T], want.gradient.reshape(B, T), atol=1e-11)
-    return gradient
+Q = ("logp", "log_normaliser")  # the Q of a token is a logit, their sum
+MODELS = [("prime", 0, 1, ("logp",)), ("oreal", 1, 1, ("value",)), ("archer", 0, 3, ("process",))]
+MODELS += [("iql", 0, 2, Q), ("iql", 1, 2, Q), ("iql", 2, 2, Q), ("ilql", 0, 2, Q), ("q_critics", 1, 1, Q)]
 
 
-def test_float64_the_model_of_prime_equals_its_oracle():
-    model_gradient("prime", 0, "logp", "logp")
-
-
-def test_float64_the_token_reward_model_of_oreal_equals_its_oracle():
-    gradient = model_gradient("oreal", 1, "live_value", "value")
-    assert np.all(gradient.value[:, T:] == 0) and np.all(gradient.logp == 0)
+@pytest.mark.parametrize(("name", "case", "first", "fields"), MODELS)
+def test_float64_models_beside_the_policy_equal_their_oracle(name, case, first, fields):
+    """The models from objective ``first`` on learn the same, by these fields of the scores alone."""
+    live, written, arrays = batch.arrays(name=name), oracle(f"{name}_model"), [edges.batch.LIVE[x] for x in fields]
+    live |= dict(zip(arrays, dual.variables(*(live[x] for x in arrays)), strict=True))
+    call = {k: v for k, v in CALLS[name][case].items() if k in inspect.signature(written).parameters}
+    want = written(live, **call)
+    for value, gradient in wide(family_of(name), batch.kind(name))[name, case][first:]:
+        np.testing.assert_allclose(value, want.value, rtol=1e-9)
+        out = np.stack([getattr(gradient, field) for field in fields])
+        np.testing.assert_allclose(out[..., :T], want.gradient.reshape(-1, B, T), atol=1e-11)
+        assert np.all(out[..., T:] == 0) and ("logp" in fields or np.all(gradient.logp == 0))
 
 
 TWO_OBJECTIVES = [n for n in algorithms.TABLE if "value" in [o.module for o in algorithms.example(n).objectives[1:]]]

@@ -157,12 +157,15 @@ EXPECTED = {
     "ipo": pairs(lambda h: 2 * (5 - h)),
     # stored rows: weights exp(+-1/2) of a mixed pair, 1 of others; kto: slope beta sigmoid'(beta (Delta - z))
     "awr": advantages(np.exp(HALF)),
+    "iql": advantages(np.full((27, 27), np.exp(3.0))),  # Q - V is 1 at every token
+    "ilql": 0 * J,  # as gkd's
+    "archer": contract(P[:, None] * (V[:, 2:] + 1 - V[:, :1]) * FULL),  # one turn: Q behind it, V before it
     "awac": advantages(np.exp(HALF) / np.exp(HALF).mean()),
     "kto": kto(0.1),
     "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
     "orpo": orpo(0.1),
     # the policy is not trained
-    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup"),
+    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup", "q_critics"),
     **same(0 * J, "process_reward_model", "math_shepherd"),
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition

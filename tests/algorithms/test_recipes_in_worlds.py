@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rljax
 from rljax import algorithms, environments, types
-from rljax.algorithms import interpreter
+from rljax.algorithms import inputs, interpreter
 from rljax.language import errors
+from rljax.run import programs
 from rljax.training import checks as phase_checks
 from rljax.training import rows as rows_lib
 from rljax.training.producers import play
@@ -29,8 +31,13 @@ def ran(function, *arguments):
 
 def program(name):
     """Return the program of a recipe on the world that the table names for it, 2 problems of 2 episodes."""
-    call, world = algorithms.example(name).spec, recipes.ON_WORLDS[name]
-    return tiny.program.__wrapped__(call, task=world, batch__prompts=2, batch__samples=2)  # not kept
+    built = algorithms.example(name)
+    c = tiny.config(built.spec, task=recipes.ON_WORLDS[name], mesh__data=1, batch__prompts=2, batch__samples=2)
+    for module in inputs.untrained(built):  # such a head follows one that begins with random numbers
+        followed = module.removesuffix("_target")
+        c.module[followed] = rljax.module(trunk="policy", stop_trunk=True, weights="random")
+        c.module[module] = rljax.module(trunk="policy", follows=followed)
+    return programs.build(c, devices=jax.devices()[:1])  # not kept
 
 
 def varied(r, needs):

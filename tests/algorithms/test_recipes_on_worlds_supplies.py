@@ -262,13 +262,16 @@ def step(name):
         entropy=r.value,
         parts={name: jnp.asarray(number[:, 0]) for name in needs.parts},
         extra={name: jnp.asarray(number > 0.3, jnp.float32) for name in needs.extra},
+        scores={m: types.Scores(**{f: r.value for name, f in needs.scores if name == m}) for m, _ in needs.scores},
     )
     r, _ = interpreter.transform(built, r, interpreter.init(built), KEY)
     for o, state in zip(built.objectives, interpreter.init(built)["objectives"], strict=True):
-        ready, state = interpreter.prepare_minibatch(o, r, types.Scores(logp=score, value=r.value), state, KEY)
+        ready, state = interpreter.prepare_minibatch(
+            o, r, types.Scores(logp=score, value=r.value, process=r.value), state, KEY
+        )
 
         def loss(x, o=o, ready=ready, state=state):
-            return interpreter.loss(o, ready, types.Scores(logp=x, value=x), state, KEY)[0]
+            return interpreter.loss(o, ready, types.Scores(logp=x, value=x, process=x), state, KEY)[0]
 
         gradient = np.asarray(jax.grad(loss)(score * 1.01))
         assert np.all(np.isfinite(gradient)) and np.any(gradient != 0)

@@ -14,6 +14,8 @@ SEGMENTS = 3
 
 # Fields of the live scores by the name of their array; other scores are random numbers where an algorithm asks for them
 LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "learned", "process": "live_stepwise"}
+LIVE |= {"log_normaliser": "normaliser"}
+SHIFT = tuple(f"reverse_kl{of}" for of in ("", "/q_target", "/q_2_target"))  # divergences of a shift by Q - V
 
 SAMPLED = {f"{name}_logp": name for name in ("proximal", "behaviour", "raw", "ref")} | {"entropy": "sampled_entropy"}
 SAMPLED |= {name: name for name in ("mask", "reward", "valid", "square_prob", "value", "on_policy")}
@@ -78,6 +80,9 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["live_stepwise"] = d["stepwise"] + other.normal(size=(B, T)) * 0.3  # differentiated by its objective
     d["js"] = np.random.default_rng(seed + 1).random((B, T))  # exact divergence, differentiated
     d["value_2"] = other.random((B, T))  # of a second critic
+    d["normaliser"] = other.normal(size=(B, T))  # live, of logits that are Q
+    d |= {name: other.normal(size=(B, T)) for name in ("q_target", "q_2_target")}  # Q of critics that follow others
+    d["extra"]["q_returns"] = other.normal(size=(B, T))
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -154,11 +159,16 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             "student": types.Scores(
                 logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
             ),
-            **{name: types.Scores(value=f(d[name])) for name in ("value", "value_2")},
+            **{name + of: types.Scores(value=f(d[name])) for name in ("value", "value_2") for of in ("", "_target")},
+            **{
+                name: types.Scores(logp=f(d["prm"]), log_normaliser=f(d[name] - d["prm"]), process=f(d[name]))
+                for name in ("q_target", "q_2_target")
+            },
         },
     )
     live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
-    return rollout, types.Scores(divergence={"js": f(d["js"])}, **live)
+    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT))}
+    return rollout, types.Scores(divergence=exact, **live)
 
 
 def select(d: Arrays, rows: Any) -> Arrays:

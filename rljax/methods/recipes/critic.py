@@ -1,5 +1,6 @@
 """Recipes with a critic: a second objective regresses its values, and the values make the advantage."""
 
+from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.algorithms.recipes import critic
 from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate
@@ -160,4 +161,45 @@ def webrl(beta: Positive = 1.0, cost: float = 0.05) -> Algorithm:
         loss=[surrogate.reference_regression(beta, "turn")],
         reduce=reduce.mean_over_rows(),
         others=[critic.critic_objective(None)],
+    )
+
+
+@recipe(task="guess()")
+def archer(
+    gamma: Fraction = 0.95,
+    share: Fraction = 0.5,
+    steps: Count = 8,
+    critic_epochs: Count = 4,
+    q: tuple[str, ...] = ("q", "q_2"),
+    q_target: tuple[str, ...] = ("q_target", "q_2_target"),
+    value_target: tuple[str, ...] = ("value_target", "value_2_target"),
+) -> Algorithm:
+    """REINFORCE on fresh rows by A = Q(s, u) - V(s) of each turn u, with critics of turns that also fit replayed rows.
+
+    ArCHer (arXiv 2402.19446): Q fits r + gamma V(s'), V fits Q, both read from modules that follow the trained ones,
+    of which the least counts (``config.module.q_target.follows="q"``, and so on). Q is a scalar behind the turn, V
+    before it, of the modules q, q_2, value, value_2, all functions of the row's tokens. Rows are replayed for ``steps``
+    steps, where the paper keeps all; it has no token baseline either. Differs from ``turn_ppo`` by TD on stored rows.
+
+    Args:
+      gamma: discount of a turn.
+      share: share of the groups that are replayed.
+      steps: batches that the replay holds.
+      critic_epochs: passes of the critics over a batch.
+      q: the modules that are trained as Q.
+      q_target: the modules that Q is read from.
+      value_target: the modules that V is read from.
+    """
+    fits = {"reduce": reduce.mean_over_tokens(), "epochs": critic_epochs}
+    ends = {"prepare": (prepare.turn_ends(),), "loss": (surrogate.q_error("turn"),)}
+    return compose(
+        source=source.replay(share, steps),
+        advantage=[advantage.turn_q_values(q_target, value_target, gamma)],
+        prepare=[prepare.keep("on_policy")],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+        others=[
+            *(critic.critic_objective(None, critic_epochs, module=name) for name in ("value", "value_2")),
+            *(types.Objective(module=name, **ends, **fits) for name in q),
+        ],
     )

@@ -1,8 +1,12 @@
 """Recipes of stored rows: ratings, preferences without a reference, weights exp(A). On samples they run as well."""
 
-from rljax.algorithms.base import compose, recipe
-from rljax.transforms import advantage, prepare, reduce, surrogate
-from rljax.types import Algorithm, NonNegative, Positive
+from rljax import types
+from rljax.algorithms.base import compose, recipe, when
+from rljax.algorithms.recipes import critic
+from rljax.transforms import advantage, penalty, prepare, reduce, surrogate
+from rljax.types import Algorithm, Count, Fraction, NonNegative, Positive
+
+Q, TARGETS = ("q", "q_2"), ("q_target", "q_2_target")
 
 
 @recipe
@@ -49,4 +53,99 @@ def awac(beta: Positive = 1.0) -> Algorithm:
         advantage=[advantage.center_by_group(), advantage.boltzmann(beta)],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_rows(),
+    )
+
+
+def _critics(q: tuple[str, ...], expectile: float, alpha: types.Number = 0.0) -> tuple[types.Objective, ...]:
+    """Return the objectives of V, an expectile of Q, and of each Q, whose conservative penalty weighs ``alpha``."""
+    error = (surrogate.q_error(), *when(alpha, penalty.nll(alpha)))
+    fits = (types.Objective(loss=error, reduce=reduce.mean_over_tokens(), module=name) for name in q)
+    return critic.critic_objective(None, expectile=expectile), *fits
+
+
+@recipe
+def q_critics(
+    expectile: Fraction = 0.7,
+    alpha: NonNegative = 0.0,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    steps: Count = 1,
+    q: tuple[str, ...] = Q,
+    target: tuple[str, ...] = TARGETS,
+) -> Algorithm:
+    """Train the critics of ``iql`` or ``ilql`` alone, and leave the policy as it is: a first phase of either.
+
+    IQL (arXiv 2110.06169) extracts the policy from critics that are trained. Differs from ``critic_warmup`` by Q.
+
+    Args:
+      alpha: weight of the penalty log sum_a exp Q(s, a) - Q(s, a_t), beside (Q - target)^2.
+      gamma: discount of a token.
+      lam: lambda of the target of Q.
+      steps: n of the n-step target of Q.
+    """
+    transforms = advantage.q_returns(gamma, lam, steps), advantage.q_values(target)
+    return types.Algorithm(objectives=_critics(q, expectile, alpha), transforms=transforms)
+
+
+@recipe
+def iql(
+    expectile: Fraction = 0.7,
+    beta: Positive = 1 / 3,
+    cap: Positive = 100.0,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    steps: Count = 1,
+    q: tuple[str, ...] = Q,
+    target: tuple[str, ...] = TARGETS,
+) -> Algorithm:
+    """Fit rows by likelihood, each token weighed by exp((Q - V) / beta); Q and V are learned from the rows alone.
+
+    Implicit Q-learning (arXiv 2110.06169), an action is a token: Q fits r + gamma V(s'), V an expectile of the least of
+    the followers' Q, no action is asked that no row took. Modules q and q_2 have logits; q_target and q_2_target follow
+    them (``config.module.q_target.follows="q"``). Targets are computed once a step. Let a phase of ``q_critics`` be
+    before it, or the first weights are noise. Differs from ``awr`` by a critic.
+
+    Args:
+      beta: temperature of the weights, in units of the return; the paper's is 3 as a factor.
+      cap: largest weight.
+      lam: lambda of the target of Q.
+      steps: n of the n-step target of Q.
+    """
+    credit = [advantage.q_returns(gamma, lam, steps), advantage.q_values(target)]
+    return compose(
+        advantage=[*credit, advantage.exponentiated(beta, cap)],
+        loss=[surrogate.reinforce()],
+        reduce=reduce.mean_over_tokens(),
+        others=_critics(q, expectile),
+    )
+
+
+@recipe
+def ilql(
+    expectile: Fraction = 0.7,
+    beta: Positive = 4.0,
+    alpha: NonNegative = 0.01,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    q: tuple[str, ...] = Q,
+    target: tuple[str, ...] = TARGETS,
+) -> Algorithm:
+    """``iql`` with a conservative penalty, whose policy is the reference with its log-probs shifted by beta (Q - V).
+
+    Implicit language Q-learning (arXiv 2206.11871): pi ~ ref exp(beta (Q - V)), here by the exact KL(pi || that) at
+    every token of the rows, as KL(pi || ref) - beta (E_pi Q + H) + beta H. The paper shifts at decoding instead, by the
+    least of both Q where this takes the mean. Constants from memory. Let the reference be a clone of the rows
+    (``config.phases``: ``sft`` or ``filtered_cloning`` first). Modules and phases as in ``iql``.
+
+    Args:
+      beta: factor of Q - V, in nats for a unit of the return.
+      alpha: weight of the conservative penalty, as in ``q_critics``.
+      lam: lambda of the target of Q.
+    """
+    shift = [penalty.distillation((name,), "reverse_kl", beta / len(target)) for name in target]
+    return compose(
+        advantage=[advantage.q_returns(gamma, lam), advantage.q_values(target)],
+        loss=[*shift, penalty.exact_kl("reverse_kl", 1.0), penalty.entropy(-beta)],
+        reduce=reduce.mean_over_tokens(),
+        others=_critics(q, expectile, alpha),
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods import prepare
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.frame import idle
 from rljax.transforms.surrogate import token
 
@@ -148,3 +148,24 @@ def implicit_negative(
     implied = jnp.maximum(token.sg(implied), floor) + (implied - token.sg(implied))
     weight = {"uniform": jnp.ones_like(p), "failure": 1.0 - p, "spread": jnp.sqrt((1.0 - p) / p)}[prompt_weight]
     return weight * jnp.where(trajectories.correct(r)[:, None], -d, -jnp.log(implied))
+
+
+def _q_needs(a) -> types.Needs:
+    return types.Needs(process=True) if a["per"] == "turn" else types.Needs(log_normaliser=True)
+
+
+@define.surrogate(needs=_q_needs, term="value")
+def q_error(loss, r, s, per: Literal["token", "turn"] = "token") -> tuple[types.Array, types.Metrics]:
+    """Regress Q of the module that is trained: (Q(s, a) - y)^2, y = extra["q_returns"], a constant.
+
+    Of a token Q is its logit, logp + log sum exp of the logits (``advantage.q_returns`` writes y); with it
+    ``penalty.nll(alpha)`` is alpha (log sum_a exp Q(s, a) - Q(s, a_t)), the conservative penalty CQL(H) of arXiv
+    2006.04779, eq. 4. Of a turn it is the scalar behind its last token (``advantage.turn_q_values``,
+    ``prepare.turn_ends``). Differs from ``value_error`` by what is regressed, and by having no half.
+
+    Args:
+      per: what has a Q.
+    """
+    q = ops.given(s.process, "q_error: the scores have no process") if per == "turn" else modules.logit(s)
+    q = jnp.where(r.mask > 0, q, 0.0)
+    return (q - token.sg(ops.extra(r, "q_returns"))) ** 2, {"q": q}

@@ -220,3 +220,31 @@ def webrl(d, beta=1.0):
 
 def webrl_critic(d):
     return value_loss(d, step_advantage(d)[1], None)
+
+
+def turn_q(d, gamma=0.95):
+    """Return by turn (its tokens, Q behind it, V before it, r + gamma V before the next), critics the lower of two."""
+    out = []
+    for i, _ in parts.rows(d):
+        row = turns(least(d), i)
+        for k, (ts, r, v) in enumerate(row):
+            q = min(d["q_target"][i, ts[-1]], d["q_2_target"][i, ts[-1]])
+            later = row[k + 1][2] if k + 1 < len(row) else 0.0
+            out.append(([(i, t) for t in ts], q, v, r + gamma * later))
+    return out
+
+
+def archer(d):
+    """-(Q - V) logp of the tokens of rows that the policy sampled, their mean. 2402.19446."""
+    a = {k: q - v for ts, q, v, _ in turn_q(d) for k in ts}
+    fresh = {**d, "mask": d["mask"] * (d["on_policy"] > 0)[:, None]}
+    return parts.token_mean(fresh, policy_gradient(d, a))
+
+
+def archer_critic(d):
+    return value_loss(d, {k: q for ts, q, _, _ in turn_q(d) for k in ts}, None)
+
+
+def archer_model(d):
+    """The mean over turns of (Q - r - gamma V')^2, Q behind the turn's last token."""
+    return parts.mean((d["live_stepwise"][ts[-1]] - y) ** 2.0 for ts, _, _, y in turn_q(d))

@@ -60,3 +60,87 @@ def awac(d, beta=1.0):
     a = {i: x for i, x in parts.centred(d).items() if parts.trained(d, i)}
     total = sum(math.exp(x / beta) for x in a.values())
     return parts.mean(-len(a) * math.exp(a[i] / beta) / total * _mean_logp(d, i) for i in a)
+
+
+# --- state-action values -------------------------------------------------------------------------
+
+
+def least_q(d):
+    """Return {(i, t): the lower of two critics' Q of the token}."""
+    return {(i, t): min(d["q_target"][i, t], d["q_2_target"][i, t]) for i, ts in parts.rows(d) for t in ts}
+
+
+def q_target(d, gamma=0.99, lam=0.0, steps=1):
+    """Return {(i, t): sum_n (1 - lam) lam^(n-1) G^(n)}, G^(n) n rewards and then V; n counts from ``steps``."""
+    out = {}
+    for i, ts in parts.rows(d):
+        paid = [parts.to_go(d, i, 0.0)[t] for t in ts]
+
+        def bootstrapped(n, k, i=i, ts=ts, paid=paid):
+            end = min(n + k, len(ts))
+            rest = gamma**k * value(d["value"][i, ts[n + k]]) if n + k < len(ts) else 0.0
+            return sum(gamma ** (m - n) * paid[m] for m in range(n, end)) + rest
+
+        for n, t in enumerate(ts):
+            left = len(ts) - n  # from here on G^(k) is the whole return
+            out[i, t] = sum((1 - lam) * lam ** (k - 1) * bootstrapped(n, k + steps - 1) for k in range(1, left))
+            out[i, t] += lam ** (left - 1) * bootstrapped(n, left + steps - 1)
+    return out
+
+
+def iql(d, beta=1 / 3, cap=100.0, gamma=0.99, lam=0.0, steps=1):
+    """-min(exp((Q - V) / beta), cap) logp, averaged over tokens. 2110.06169, eq. 7."""
+    del gamma, lam, steps  # only the fit of Q reads them
+    q = least_q(d)
+
+    def term(i, t):
+        return -min(math.exp((q[i, t] - value(d["value"][i, t])) / beta), cap) * d["logp"][i, t]
+
+    return parts.token_mean(d, term)
+
+
+def iql_critic(d, expectile=0.7):
+    """|tau - [Q < V]| (Q - V)^2 of the lower target Q. 2110.06169, eq. 5."""
+    q = least_q(d)
+
+    def term(i, t):
+        v = d["live_value"][i, t]
+        return (expectile if q[i, t] >= value(v) else 1 - expectile) * (v - q[i, t]) ** 2.0
+
+    return parts.token_mean(d, term)
+
+
+def q_critics(d, expectile=0.7, alpha=0.0):
+    del alpha
+    return iql_critic(d, expectile)
+
+
+def q_critics_model(d, alpha=0.0):
+    return iql_model(d, alpha=alpha)
+
+
+def iql_model(d, gamma=0.99, lam=0.0, steps=1, alpha=0.0):
+    """(Q - y)^2 + alpha (log sum exp Q - Q), Q = logp + normaliser. 2110.06169, eq. 6; 2006.04779, eq. 4."""
+    y = q_target(d, gamma, lam, steps)
+
+    def term(i, t):
+        q = d["logp"][i, t] + d["normaliser"][i, t]
+        return (q - y[i, t]) ** 2.0 + alpha * (d["normaliser"][i, t] - q)
+
+    return parts.token_mean(d, term)
+
+
+def ilql(d, beta=4.0):
+    """KL(pi || ref exp(beta Q)): KL(pi || ref) + beta mean_k KL(pi || exp Q_k) + beta H. 2206.11871.
+
+    The batch's exact divergences are multiples of d["js"]: 2 from the reference, 3 and 4 from both Q.
+    """
+    return parts.token_mean(d, lambda i, t: (2 + beta * 3.5) * d["js"][i, t] + beta * d["entropy"][i, t])
+
+
+def ilql_critic(d):
+    return iql_critic(d)
+
+
+def ilql_model(d):
+    return iql_model(d, alpha=0.01)
