@@ -34,7 +34,9 @@ def get_config(arg: str = "cartpole"):
         raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *CHAINS))}, 'quick'.")
     config = rljax.default_config()
     config.name = "control"
-    config.task, places, window, gamma, factor, steps = TASKS.get("pendulum" if arg in CHAINS else arg, TASKS["cartpole"])
+    config.task, places, window, gamma, factor, steps = TASKS.get(
+        "pendulum" if arg in CHAINS else arg, TASKS["cartpole"]
+    )
     config.algorithm = f"ppo(gamma={gamma}, kl=0.0, value_clip=None)"
     config.seam.source = f"unrolled({window})"
     config.seam.reward = f"scale({factor})"

@@ -17,18 +17,19 @@ def estimates(
 ) -> tuple[types.Array, types.Array]:
     """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
     value = ops.given(r.value, "advantage: the rollout has no value")
-    paid = ops.token_rewards(r) + bootstrap + _beyond(r, gamma)
+    paid = ops.token_rewards(r) + bootstrap
+    if r.motion is not None:
+        paid = paid + _beyond(r, value, gamma)
     advantage = trajectories.gae(r, paid, value, r.mask, gamma, lam)
     target = advantage if value_lam is None else trajectories.gae(r, paid, value, r.mask, gamma, value_lam)
     return advantage, value + target
 
 
-def _beyond(r: types.Rollout, gamma) -> types.Array | float:
+def _beyond(r: types.Rollout, value: types.Array, gamma) -> types.Array:
     """Return gamma V of the state behind the last action, at that action, on rows of a control world that were cut."""
-    if r.motion is None or r.value is None or r.finish is None:
-        return 0.0
-    behind = jnp.take_along_axis(r.value, jnp.sum(r.mask > 0, axis=1, keepdims=True), axis=1)
-    return jnp.where(r.finish[:, None] == types.Finish.LENGTH, gamma * behind * ops.last_token(r.mask), 0.0)
+    behind = jnp.take_along_axis(value, jnp.sum(r.mask > 0, axis=1, keepdims=True), axis=1)
+    cut = ops.given(r.finish, "advantage: the rollout has no finish")[:, None] == types.Finish.LENGTH
+    return jnp.where(cut, gamma * behind * ops.last_token(r.mask), 0.0)
 
 
 @define.advantage(needs=lambda a: modules.needs(*modules.named("values", a["module"]), field="value"))
