@@ -412,6 +412,7 @@ class Flow:
     noise: str = "sde"
 
     def apply(self, params, observation, x, time):
+        """Return the velocity."""
         t = (time @ jnp.arange(self.denoise, dtype=time.dtype))[..., None] / self.denoise
         variance = (1 - t) ** 2 + t**2 * 0.16
         return 0.7 + (t * 0.16 - (1 - t)) / variance * (x - t * 0.7)
