@@ -18,6 +18,10 @@ from rljax.types import Array, Key, Tree
 class Actor(Protocol):
     """What draws actions: ``models.actors.Actor``."""
 
+    def stored(self, action: Array, keys: Key) -> Array:
+        """Return actions as rows store them."""
+        ...
+
     def draw(self, params: Tree, observation: Array, keys: Key, legal: Array | None, temperature: Array | float) -> Any:
         """Return the actions of B states: taken, action, logp, entropy."""
         ...
@@ -82,6 +86,7 @@ def unroll(
     steps: int,
     temperature: Array | float,
     traced: bool = True,
+    expert: bool = False,
 ) -> tuple[Episodes, Trace | None]:
     """Act for some steps of time in every episode that goes on; the others stay as they are.
 
@@ -94,6 +99,7 @@ def unroll(
       steps: T, steps of time.
       temperature: of the actions; 0: the most probable ones.
       traced: whether the steps are returned.
+      expert: whether ``rules.expert`` acts in place of the policy, whose log-probs are then 0.
 
     Returns:
       The episodes after these steps, and the T steps, or None. An episode ends where the system says so (STOP), or
@@ -105,8 +111,12 @@ def unroll(
         observation, legal = seen(rules, before.system)
         each = jax.vmap(jax.random.fold_in)(keys, time)
         draw, move = jax.vmap(lambda key: tuple(jax.random.split(key)))(each)
-        drawn = actor.draw(params, observation, draw, legal, temperature)
-        system, moved = jax.vmap(rules.step)(before.system, drawn.action, move)
+        if expert:
+            action = jax.vmap(rules.expert)(before.system)
+            taken, logp, entropy = actor.stored(action, draw), jnp.zeros(time.shape), jnp.zeros(time.shape)
+        else:
+            taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature)
+        system, moved = jax.vmap(rules.step)(before.system, action, move)
         small = jnp.abs(moved.reward) <= limits.LARGEST
         sound = small & jnp.all(jnp.isfinite(seen(rules, system)[0]), axis=-1)
         reward = jnp.where(sound, moved.reward, 0.0)
@@ -130,8 +140,8 @@ def unroll(
         if not traced:
             return after, None
         mask = live.astype(jnp.float32)
-        reward, logp, entropy = (x * mask for x in (reward, drawn.logp, drawn.entropy))
-        return after, Trace(observation, legal, drawn.taken, reward, logp, entropy, mask, time)
+        reward, logp, entropy = (x * mask for x in (reward, logp, entropy))
+        return after, Trace(observation, legal, taken, reward, logp, entropy, mask, time)
 
     return jax.lax.scan(step, episodes, None, length=steps)
 

@@ -400,6 +400,42 @@ def test_a_chain_is_the_product_of_its_steps(noise, temperature):
     np.testing.assert_allclose(scores.logp[:, 0], drawn.logp, atol=1e-5)
 
 
+def test_the_likelihood_of_a_demonstrated_chain_is_flow_matching():
+    """The gradient of -log p is that of sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 std^2) at x_k = (1 - t) z + t a."""
+    K, std = 4, 0.5
+    one = actors.Actor(actors.Mlp(layers=1, width=4, denoise=K, log_std=float(np.log(std))), 2, "denoiser", A)
+    params, seen = one.init(jax.random.key(2)), OBSERVATION[:, 0]
+    action = jnp.asarray(draws.uniform(-1, 1, size=(B, A)), jnp.float32)
+    chain = one.stored(action, KEYS)
+    z = chain[:, 0]
+    np.testing.assert_allclose(chain[:, -1], action, atol=1e-6)
+    assert np.ptp(z) > 0.5
+
+    def matching(params):
+        total = 0.0
+        for k in range(K):
+            x, time = z + k / K * (action - z), jnp.tile(jnp.eye(K)[k], (B, 1))
+            v = one.architecture.apply(params, seen, x, time)
+            total += jnp.sum((v - (action - z)) ** 2) / (2 * K**2 * std**2)
+        return total
+
+    likelihood = jax.grad(lambda p: -jnp.sum(one.policy(p, seen, taken=chain).logp(chain)))(params)
+    for name, expected in jax.grad(matching)(params).items():
+        if name != "log_std":
+            jax.tree.map(
+                lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), likelihood[name], expected
+            )
+
+
+def test_demonstrated_actions_are_stored_as_the_distribution_draws_them():
+    action = jnp.asarray([[-1.0, 0.3, 0.99]] * B, jnp.float32)
+    for squash in (False, True):
+        one = actors.Actor(actors.Mlp(layers=1, width=4, squash=squash), 2, "gaussian", A)
+        taken = one.stored(action, KEYS)
+        acted = distributions.Gaussian(taken, taken, squash).acted(taken)
+        np.testing.assert_allclose(acted, np.clip(action, -0.999, 0.999) if squash else action, atol=1e-6)
+
+
 # --- a flow and its stochastic equation ----------------------------------------------------------------------------
 
 

@@ -374,3 +374,17 @@ def test_tokens_and_actions_with_equal_numbers_have_equal_losses(call):
         results.append(jax.device_get(out))
     assert np.any(results[0][0] != 0) and np.any(results[0][2][1].logp != 0)
     jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+def test_demonstrations_are_whole_episodes_of_the_expert():
+    program, step, state = control.started("cartpole(horizon=20)", "sft()")
+    rows = jax.device_get(step.rollout(state, program.key))
+    place, speed, angle, turning = np.moveaxis(rows.motion.observation * np.array([2.4, 2, np.pi / 15, 2]), -1, 0)
+    leaning = angle + 0.5 * turning + 0.05 * place + 0.1 * speed
+    clear = (rows.mask > 0) & (np.abs(leaning) > 1e-5)
+    np.testing.assert_array_equal(rows.motion.taken[clear], leaning[clear] > 0)
+    assert rows.mask.sum(axis=1).tolist() == [20] * 8 and not rows.on_policy.any() and not rows.behaviour_logp.any()
+    _, first = step.update(jax.tree.map(jnp.copy, state), jax.device_put(rows), program.key)
+    policy = step.setup.networks["policy"].policy(state.params["policy"], rows.motion.observation)
+    logp = np.asarray(policy.logp(jnp.asarray(rows.motion.taken)))
+    np.testing.assert_allclose(first["loss"], -logp[rows.mask > 0].mean(), rtol=1e-5)

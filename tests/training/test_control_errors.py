@@ -39,7 +39,7 @@ def refused(config, message, error=ValueError):
         ({"mesh__rollout": 1}, r"config.mesh.rollout=1 .*is for rows of tokens"),
         ({"learner__lanes": 2, "batch__samples": 2}, r"config.learner.lanes=2 .*is for rows of tokens"),
         ({"world__players": ("policy", "snapshot")}, r"config.world.players=.*expected 'policy' alone"),
-        ({"algorithm": "sft()"}, r"demonstrations\(\) imitates demonstrations, and task 'tables' is a control world"),
+        ({"algorithm": "sft()"}, r"demonstrations\(\) imitates demonstrations, and the rules of task 'tables' have no"),
         ({"algorithm": "grpo(kl=0.1)", "model__mlp__normalise": True, "batch__samples": 2}, r"mlp.normalise=True "),
         ({"seam__source": "rethink(('0',))"}, r"rethink\(.* has a second pass, .*is a control world"),
         ({"seam__source": "stored('rows.jsonl')"}, r"stored\(.* has rows of one turn, and .* is a control world"),

@@ -9,7 +9,7 @@ it, or for ``horizon`` steps. Rules are pure and written for one episode; whoeve
 
 ``of(rules)`` makes a task of them. Its splits, domains and indices are those of any task, so that curricula, memories
 by prompt, members and evaluations apply to it. A row of a batch is a trajectory, or a part of one; a position is an
-action (``rljax.training.producers.acting``).
+action (``rljax.training.producers.acting``). Where rules have an expert, ``sft()`` imitates it.
 
 =================  ====================================================================================
 ``rules.py``       ``Rules``, the protocol; ``Discrete`` and ``Box``, actions; ``Moved``

@@ -39,7 +39,8 @@ class Moved(flax.struct.PyTreeNode):
 class Rules(Protocol):
     """A system. Its constructor is a frozen dataclass whose fields are settings (``language.settings``).
 
-    It may have ``domains``, ``domain(index, split)`` and ``domain_names`` as a ``Task`` has them.
+    It may have ``domains``, ``domain(index, split)`` and ``domain_names`` as a ``Task`` has them; ``expert(state)``,
+    the action of a demonstration; and with ``Discrete`` actions ``legal(state)``, ``[count]`` bool: what is allowed.
     """
 
     name: str

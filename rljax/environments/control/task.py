@@ -22,8 +22,8 @@ class ControlTask:
     prompt_length: ClassVar[int] = 0
 
     def __getattr__(self, name: str) -> Any:
-        """Return ``domains``, ``domain`` and ``domain_names`` of rules that have them."""
-        if name.startswith("domain"):
+        """Return ``domains``, ``domain``, ``domain_names`` and ``expert`` of rules that have them."""
+        if name.startswith("domain") or name == "expert":
             return getattr(self.rules, name)
         raise AttributeError(name)
 

@@ -16,6 +16,7 @@ from rljax.transforms import modules, ops
 from rljax.types import Array, Key, Tree
 
 _SCALE = {"logits": 0.01, "scalar": 1.0}  # of the last layer at the start
+_INSIDE = 0.999  # of the bounds of tanh, for demonstrated actions on them
 _SCORED = ("entropy", "square_prob", "value", "value_logits")
 
 
@@ -123,6 +124,24 @@ class Actor:
         policy = plain.tempered(temperature)
         taken = jax.vmap(lambda p, key: p.draw(key))(policy, keys)
         return Drawn(taken, policy.acted(taken), policy.logp(taken), policy.entropy())
+
+    def stored(self, action: Array, keys: Key) -> Array:
+        """Return actions of a demonstration as rows store them.
+
+        A denoiser's is the straight chain x_k = (1 - t) z + t a at t = k / K from noise z, so that its likelihood is
+        flow matching: with deviations s_k, -log p = sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 s_k^2) + log s_k + constant.
+
+        Args:
+          action: ``[B]`` int32, or ``[B, A]`` in [-1, 1].
+          keys: ``[B]``, of the noise.
+        """
+        if self.kind == "denoiser":
+            noise = jax.vmap(lambda key: jax.random.normal(key, (self.actions,)))(keys)[:, None]
+            t = jnp.linspace(0.0, 1.0, self.architecture.denoise + 1)[None, :, None]
+            return (1.0 - t) * noise + t * action[:, None]
+        if self.architecture.squash and self.kind == "gaussian":
+            return jnp.arctanh(jnp.clip(action, -_INSIDE, _INSIDE))
+        return action
 
     def score(
         self,

@@ -47,7 +47,9 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
             reference = adapters.joined(state.reference, state.params["policy"])
             plain = phases.score(setup, "policy", reference, rows, types.Needs(), kept=False)
             fields["ref_logp"] = plain.logp
-        if rows.motion is not None:  # the policy has just acted, from its whole distribution
+        if (
+            rows.motion is not None and setup.algorithm.source.origin == "policy"
+        ):  # the policy has just acted, from its whole distribution
             fields["proximal_logp"] = rows.behaviour_logp
         elif needs.fixed_proximal or (needs.proximal and repeats > 1):
             fields["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp

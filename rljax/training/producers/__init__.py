@@ -64,8 +64,9 @@ def refused(task: environments.Task) -> dict[str, str]:
     """
     about, name = traits.traits(task), f"task {task.name!r}"
     if about.actions is not None:
-        tokens = "again", "head", "demonstrated", "uneven", "early", "stored", "demonstrations", "compact", "slots"
-        return dict.fromkeys(tokens, f"{name} is a control world, which has no tokens")
+        tokens = "again", "head", "demonstrated", "uneven", "early", "stored", "compact", "slots"
+        absent = {} if hasattr(task, "expert") else {"demonstrations": f"the rules of {name} have no expert"}
+        return dict.fromkeys(tokens, f"{name} is a control world, which has no tokens") | absent
     host = (
         f"{name} is scored on the host, or played there. Use another config.seam.source, or a task that runs on devices"
     )

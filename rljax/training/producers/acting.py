@@ -63,8 +63,9 @@ class Acting:
             episodes = acting.chosen(free, episodes, pending)
         keys = rows_lib.keys(setup, step, drawn, key)
         actor: Any = setup.networks["policy"]
-        temperature = setup.settings.sampler.temperature
-        episodes, trace = acting.unroll(actor, rules, params, episodes, keys, self.steps, temperature)
+        expert = setup.algorithm.source.origin == "demonstrations"
+        given = {"temperature": setup.settings.sampler.temperature, "expert": expert}
+        episodes, trace = acting.unroll(actor, rules, params, episodes, keys, self.steps, **given)
         assert trace is not None
         # a row has a place more than steps, for the state behind the last one
         wide = jax.tree.map(lambda x: jnp.pad(jnp.moveaxis(x, 0, 1), [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)), trace)
@@ -92,7 +93,7 @@ class Acting:
             episode=jnp.arange(index.size, dtype=jnp.int32),
             agent=zero,
             domain=zero if domain is None else domain(index, "train").astype(jnp.int32),
-            on_policy=jnp.ones(index.shape),
+            on_policy=jnp.full(index.shape, 0.0 if expert else 1.0, jnp.float32),
             finish=episodes.finish,
             index=index,
             extra={"repeat": drawn.repeat[of]} if segment else {},

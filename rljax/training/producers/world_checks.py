@@ -57,6 +57,10 @@ def check_rules(task: control.ControlTask, key: Any) -> None:
     if legal is not None and isinstance(rules.actions, control.Discrete):
         with errors.inside(f"task {task.name!r}: legal"):
             _same("legal", jax.eval_shape(legal, state), Shape((rules.actions.count,), _BOOL))
+    expert: Any = getattr(rules, "expert", None)
+    if expert is not None:
+        with errors.inside(f"task {task.name!r}: expert"):
+            _same("expert", jax.eval_shape(expert, state), action)
     with errors.inside(f"task {task.name!r}: step"):
         after, moved = jax.eval_shape(rules.step, state, action, key)
         shapes.check_same("the state", state, after)

@@ -100,6 +100,11 @@ class Cartpole(drawn.Drawn):
         done = (jnp.abs(motion[0]) > _PLACE) | (jnp.abs(motion[2]) > _ANGLE)
         return {**state, "motion": motion}, rules.Moved(reward=jnp.float32(1.0), done=done)
 
+    def expert(self, state: Any) -> types.Array:
+        """Push towards where the pole falls, and the cart away from the ends."""
+        place, speed, angle, turning = state["motion"]
+        return (angle + 0.5 * turning + 0.05 * place + 0.1 * speed > 0).astype(jnp.int32)
+
     def solved(self, state: Any, total: types.Array) -> types.Array:
         """Return whether the pole was balanced for 95 % of the steps."""
         return total >= 0.95 * self.horizon

@@ -49,6 +49,15 @@ class Pendulum(drawn.Drawn):
         angle = jnp.mod(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
         return jnp.stack([angle, speed]), rules.Moved(reward=-cost, done=jnp.bool_(False))
 
+    def expert(self, state: Any) -> types.Array:
+        """Pump energy E = w^2 / 2 + 15 cos a towards that of rest upright, and hold the pole there."""
+        angle, speed = state
+        rest = 1.5 * _GRAVITY
+        pump = 0.5 * (rest - (0.5 * speed**2 + rest * jnp.cos(angle))) * jnp.sign(speed)
+        hold = -(8.0 * angle + 1.5 * speed)
+        near = (jnp.abs(angle) < 0.5) & (jnp.abs(speed) < 2.5)
+        return jnp.clip(jnp.where(near, hold, pump) / _TORQUE, -1.0, 1.0)[None]
+
     def solved(self, state: Any, total: types.Array) -> types.Array:
         """Return whether the mean reward is at least -1."""
         return total >= -self.horizon

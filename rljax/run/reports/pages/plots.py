@@ -46,6 +46,7 @@ class Panel:
 # one whose metrics do not vary if another varies; of the others, the first ``_MAX_PANELS`` are drawn.
 _PANELS = (
     Panel("Reward and accuracy", "mean over completions", ("reward", "accuracy")),
+    Panel("Return", "of an episode, mean", ("return",)),
     Panel("Loss", "of phases without rewards", ("loss",)),  # a policy gradient's loss is no measure of progress
     Panel("Preferences", "mean over pairs", ("*margin", "preference_accuracy"), named=True),
     Panel("Critics", "mean over tokens", ("*/loss", "loss/value", "*explained_variance"), named=True),
