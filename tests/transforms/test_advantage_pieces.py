@@ -79,12 +79,13 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
     def out(r):
         with jax.numpy_dtype_promotion("strict"):
             done, state = piece.apply(r, piece.init(), KEY)
-        return done.returns if name == "partition_target" else done.advantage, done.returns, state
+        target = {"partition_target": done.returns, "q_returns": done.extra.get("q_returns")}  # write no advantage
+        return target.get(name, done.advantage), done.returns, state
 
     a = out(r)[0]
     assert a.dtype == jnp.float32 and np.isfinite(a).all()
     np.testing.assert_array_equal(np.asarray(a)[np.asarray(d["mask"]) == 0], 0)
-    assert name == "partition_target" or not a[8].any()  # the invalid row
+    assert name in ("partition_target", "q_returns") or not a[8].any()  # the invalid row
     order = np.random.default_rng(1).permutation(batch.B)
     close(out(batch.records(batch.select(d, order))[0])[0], np.asarray(a)[order], atol=1e-5)
     garbage = out(r.replace(reward=r.reward.at[8].set(jnp.nan), token_reward=r.token_reward.at[8].set(9e9)))[0]
@@ -107,7 +108,8 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
         assert all(np.isfinite(x).all() for x in leaves) and max(np.abs(x).max() for x in leaves) < 1e3
     with jax.enable_x64(True):
         shape = jax.eval_shape(lambda r: run(r, piece), batch.records(d, jnp.float64)[0])
-        assert {x.dtype for x in (shape.advantage, shape.returns) if x is not None} == {jnp.dtype("float64")}
+        written = shape.advantage, shape.returns, shape.extra["q_returns"] if name == "q_returns" else None
+        assert {x.dtype for x in written if x is not None} == {jnp.dtype("float64")}
 
 
 def test_numbers_may_be_traced_and_needs_and_errors_are_right():

@@ -47,6 +47,7 @@ def scored(x, token, divergences=()):
     return types.Scores(
         logp=logp,
         entropy=-jnp.sum(jnp.exp(full) * full, -1),
+        log_normaliser=jax.nn.logsumexp(x, axis=-1),
         divergence=divergence,
         value=x[..., 0],
         value_logits=x,
