@@ -86,6 +86,7 @@ def test_draws_of_a_categorical_are_legal_and_as_frequent_as_they_should_be():
     assert np.all(np.abs(counts - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1e-9)
 
 
+@pytest.mark.full
 def test_illegal_actions_have_no_gradient():
     def total(logits):
         one, other = (distributions.Categorical.of(x, LEGAL) for x in (logits, OTHERS))
@@ -114,6 +115,7 @@ def density(mean, log_std):
     return each[0] if len(each) == 1 else np.multiply.outer(*each)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [2, *full(1)])
 def test_scores_of_gaussians_are_integrals(size):
     """The trapezoidal rule on a wide grid integrates smooth functions that vanish at its ends to all digits."""
@@ -209,6 +211,7 @@ def numbers(mean, log_std, u, squash):
     return np.array([*out, 1 - near.prod()])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("squash", [True, *full(False)])
 def test_gradients_of_gaussian_scores_are_finite_differences(squash):
     u, eps = np.array([0.6, -0.9]), 1e-5
@@ -234,6 +237,7 @@ def test_gradients_of_gaussian_scores_are_finite_differences(squash):
 # --- the network --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_merged_statistics_are_those_of_all_observations():
     shape = actors.Mlp(layers=1, width=4, normalise=True)
     params = shape.init(jax.random.key(0), 3, 2, 1.0)

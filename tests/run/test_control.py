@@ -125,6 +125,7 @@ def test_an_evaluation_has_the_returns_of_whole_episodes():
     assert re.fullmatch(r"  \d steps, twos \d", record["examples"][0]["completion"])
 
 
+@pytest.mark.full
 def test_a_run_is_evaluated_loaded_and_not_converted(tmp_path):
     c = control.config(phase__main__evaluate="result", seam__source="unrolled(2)", phase__main__steps=1)
     result = loop.train(c, str(tmp_path / "run"), progress=False, devices=ONE)

@@ -173,6 +173,7 @@ def test_the_prompts_of_windows_are_those_of_the_shuffle_each_once():
         pytest.param("lqr(horizon=5)", {"model__mlp__normalise": True}, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_the_first_minibatch_is_scored_as_it_was_sampled_and_statistics_are_those_of_all_steps(task, fields):
     """Statistics of observations change between updates only: the ratio of a first gradient step is 1."""
     program, step, state = control.started(task, PPO, learner__epochs=2, learner__minibatches=2, **fields)
@@ -319,6 +320,7 @@ def test_the_expected_gradient_is_that_of_the_expected_return(call, arguments):
 # --- groups, and tokens -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_group_baselines_are_of_whole_returns():
     """A_t = (reward from t on - mean of the returns) / deviation of the returns: at first the z-score of the return."""
     program, step, state = control.started("cartpole(horizon=20)", "grpo(kl=0.0)", batch__samples=4)
@@ -339,7 +341,7 @@ CALLS = ("reinforce()", "rloo()", "grpo(kl=0.0)", "dr_grpo()", "dapo()", "gspo()
 CALLS += ("ppo(kl=0.0)", "ppo(kl=0.05, gamma=0.9)", "vc_ppo()")
 
 
-@pytest.mark.default_tier("ppo(kl=0.05, gamma=0.9)")
+@pytest.mark.full
 @pytest.mark.parametrize("call", CALLS)
 def test_tokens_and_actions_with_equal_numbers_have_equal_losses(call):
     """A row of tokens and a row of actions that the system ended differ in nothing that the mathematics reads."""

@@ -131,6 +131,7 @@ def terms(pieces, rows, scores):
     return sum(jnp.sum(term) for term in loss.terms.values())
 
 
+@pytest.mark.full
 def test_the_error_of_q_moves_one_logit_and_the_conservative_penalty_is_the_cross_entropy():
     r = np.random.default_rng(0)
     z, y = jnp.asarray(r.normal(size=(3, 4, 5)), jnp.float32), jnp.asarray(r.normal(size=(3, 4)), jnp.float32)
@@ -174,6 +175,7 @@ def test_a_turn_has_its_last_trained_token():
     np.testing.assert_array_equal(state_action.turn_ends(rows), [[0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]])
 
 
+@pytest.mark.full
 def test_n_steps_reach_the_return_and_value_only_its_states():
     """Two rows of one episode, with a gap in the mask: the next state of a row's last token is the next row's first."""
     rows = types.Rollout(

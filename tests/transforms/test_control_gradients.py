@@ -137,6 +137,7 @@ def test_the_exact_values_are_those_of_the_exact_return():
     assert exact_values(x)[:, 0].mean() == pytest.approx(exact_return(**POINT), rel=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.default_tier("4000")
 @pytest.mark.parametrize("rows", [4_000, 100_000])
 def test_estimates_have_the_exact_gradient_as_their_mean_and_a_baseline_less_variance(rows):

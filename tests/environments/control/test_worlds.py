@@ -40,6 +40,7 @@ def flown(rules, state, actions):
 # --- all --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.default_tier("cartpole", "pendulum")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_world_keeps_its_contract(name):
     task = task_of(name)
@@ -95,6 +96,7 @@ def cells_of(states, side):
     return np.floor(np.moveaxis(states["place"], -1, 0)).astype(int)
 
 
+@pytest.mark.full
 def test_a_point_never_passes_a_wall_nor_leaves_the_maze():
     rules = PointMaze(reward="shaped")
     for policy in (flying.random, flying.bouncer):
@@ -117,6 +119,7 @@ def test_a_point_never_passes_a_wall_nor_leaves_the_maze():
         np.testing.assert_allclose(moved.reward.sum(axis=1), nearer, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_wall_stops_the_point_and_takes_its_speed():
     rules = PointMaze()
     first = jax.tree.map(lambda x: x[0], flying.begun(rules, "train", 64))
@@ -146,6 +149,7 @@ def breadth_first(ways, start, side):
     return distance
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("side", [4, pytest.param(7, marks=pytest.mark.full)])
 def test_a_follower_of_the_path_reaches_the_goal_of_every_level(side):
     rules = PointMaze(side=side, horizon=20 * side**2)
@@ -168,6 +172,7 @@ def test_a_follower_of_the_path_reaches_the_goal_of_every_level(side):
     assert len(set(band)) > 1 and len(rules.domain_names) == rules.domains
 
 
+@pytest.mark.full
 def test_splits_share_no_level():
     rules, levels = PointMaze(side=3), {}
     for split in SPLITS:
@@ -195,6 +200,7 @@ def test_the_ways_around_a_point_are_observed():
 FREE = Quadrotor(drag=0.0, horizon=25)
 
 
+@pytest.mark.full
 def test_hovering_holds_and_falling_is_g_t_squared_half():
     first = FREE.begin(jnp.int32(0), "train")
     hover, moved = flown(FREE, first, jnp.zeros((25, 4)))
@@ -236,6 +242,7 @@ def test_attitudes_turn_by_the_exponential_of_the_rates():
         np.testing.assert_allclose(states["rates"][t], rates, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_mirrored_tracks_give_mirrored_flights():
     rules = Quadrotor(horizon=60)
     flip, turn = np.float32([1, -1, 1]), np.float32([-1, 1, -1])
@@ -252,6 +259,7 @@ def test_mirrored_tracks_give_mirrored_flights():
     np.testing.assert_allclose(seen, seen_mirrored * signs, atol=1e-4)
 
 
+@pytest.mark.full
 def test_a_pilot_passes_all_gates_in_order():
     rules = Quadrotor()
     for split in SPLITS:
