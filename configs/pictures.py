@@ -9,10 +9,10 @@ Score:     held-out pass@1 55 % to 99.9 %; with blank pictures 5 %, with another
 The policy reads the height of the highest bar of a chart: ``max?`` after the 16 tokens of a picture of 32 x 32 pixels.
 Charts with the heights of a held-out one, from left to right, never occur in training. Nine of 20 demonstrations are
 wrong. ``configs/pictures.py:redraw`` writes what draws a picture again: held-out pass@1 16 % to 67 %, 500 steps of
-cloning first; ``:zoom``, which names what to magnify, 33 % to 43 % (seed 0). Other tasks, of which no score was measured: ``:counting``, ``:screen``, ``:geometry``,
-``:document``, ``:scene``, a graph of objects, ``:labyrinth``, mazes whose paths grow, ``:film``, with four pictures,
-and ``:maze``, which is seen anew in each turn. ``:charts_twin`` and the like
-have a text in place of the picture. ``:infi_mmr`` has three phases: the text, the picture with the text, the picture.
+cloning first; ``:zoom``, which names what to magnify, 33 % to 43 % (seed 0). Other tasks, of which no score was
+measured: ``:counting``, ``:screen``, ``:geometry``, ``:document``, ``:scene``, a graph of objects, ``:labyrinth``,
+mazes whose paths grow, ``:film``, with four pictures, and ``:maze``, which is seen anew in each turn. ``:charts_twin``
+and the like have a text in place of the picture. ``:infi_mmr`` has three phases: the text, the picture with the text, the picture.
 """
 
 import rljax
