@@ -12,7 +12,8 @@ wrong. ``configs/pictures.py:redraw`` writes what draws a picture again: held-ou
 cloning first; ``:zoom``, which names what to magnify, 33 % to 43 % (seed 0). Other tasks, of which no score was
 measured: ``:counting``, ``:screen``, ``:geometry``, ``:document``, ``:scene``, a graph of objects, ``:labyrinth``,
 mazes whose paths grow, ``:film``, with four pictures, and ``:maze``, which is seen anew in each turn. ``:charts_twin``
-and the like have a text in place of the picture. ``:infi_mmr`` has three phases: the text, the picture with the text, the picture.
+and the like have a text in place of the picture. ``:infi_mmr`` has three phases: the text, the picture with the text,
+the picture.
 """
 
 import rljax
