@@ -20,14 +20,16 @@ PASS = 1 << 20  # added to ``Drawn.repeat`` in a second pass
 _REPORTED = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "finish")
 
 
-def blank(setup: phases.Setup, position: types.Array, index: types.Array, context: types.Context) -> types.Rollout:
+def blank(
+    setup: phases.Setup, position: types.Array, index: types.Array, context: types.Context | None
+) -> types.Rollout:
     """Return rows that have a prompt and no completion.
 
     Args:
       setup: the phase on devices.
       position: ``[B]`` int32 position of the prompt in the run, which becomes the row's group.
       index: ``[B]`` int32 index of the prompt in its split.
-      context: the prompts.
+      context: the prompts; None: of a control world, which has none.
 
     Returns:
       B rows; completion mask and rewards are 0, all rows are valid; the domain is the task's, if it reports any.

@@ -296,9 +296,9 @@ def test_the_expected_gradient_is_that_of_the_expected_return(call, arguments):
         algorithm = algorithms.TABLE[call](**arguments)
         inner = interpreter.init(algorithm)
         done, _ = interpreter.transform(algorithm, rows, inner, KEY)
-        objective, own = algorithm.objectives[0], inner["objectives"][0]
-        ready, own = interpreter.prepare_minibatch(objective, done, None, own, KEY)
-        slope = jax.grad(lambda x: interpreter.loss(objective, ready, types.Scores(logp=x), own, KEY)[0])(logp)
+        objective, held = algorithm.objectives[0], inner["objectives"][0]
+        ready, held = interpreter.prepare_minibatch(objective, done, None, held, KEY)
+        slope = jax.grad(lambda x: interpreter.loss(objective, ready, types.Scores(logp=x), held, KEY)[0])(logp)
         count = len(taken) if call == "reinforce" else mask.sum()  # undoes the mean over rows, or over actions
         (gradient,) = pull(slope * chance[:, None] * count)
         gradient = -np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)])
@@ -368,10 +368,10 @@ def test_tokens_and_actions_with_equal_numbers_have_equal_losses(call):
         inner = interpreter.init(algorithm)
         done, _ = interpreter.transform(algorithm, rollout, inner, KEY)
         out = [done.advantage, done.returns]
-        for objective, own in zip(algorithm.objectives, inner["objectives"], strict=True):
+        for objective, held in zip(algorithm.objectives, inner["objectives"], strict=True):
             scores = types.Scores(logp=logp, entropy=numbers[5], value=numbers[3] + 0.1)
-            ready, own = interpreter.prepare_minibatch(objective, done, scores, own, KEY)
-            scored = jax.value_and_grad(lambda s, o=objective, r=ready, i=own: interpreter.loss(o, r, s, i, KEY)[0])
+            ready, held = interpreter.prepare_minibatch(objective, done, scores, held, KEY)
+            scored = jax.value_and_grad(lambda s, o=objective, r=ready, i=held: interpreter.loss(o, r, s, i, KEY)[0])
             out.append(scored(scores))
         results.append(jax.device_get(out))
     assert np.any(results[0][0] != 0) and np.any(results[0][2][1].logp != 0)

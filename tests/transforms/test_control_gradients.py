@@ -122,9 +122,9 @@ def estimates(call, rows):
     }[call]
     inner = interpreter.init(algorithm)
     done, _ = interpreter.transform(algorithm, rollout, inner, KEY)
-    (objective,), (own,) = algorithm.objectives, inner["objectives"]
-    ready, own = interpreter.prepare_minibatch(objective, done, None, own, KEY)
-    pull = jax.grad(lambda logp: interpreter.loss(objective, ready, types.Scores(logp=logp), own, KEY)[0])
+    (objective,), (held,) = algorithm.objectives, inner["objectives"]
+    ready, held = interpreter.prepare_minibatch(objective, done, None, held, KEY)
+    pull = jax.grad(lambda logp: interpreter.loss(objective, ready, types.Scores(logp=logp), held, KEY)[0])
     weight = -np.asarray(pull(rollout.behaviour_logp), np.float64) * rows
     return np.einsum("nt,ntp->np", weight, slope)
 

@@ -193,16 +193,17 @@ class Actor:
         steps, greedy = self.architecture.denoise, isinstance(temperature, float | int) and temperature <= 0
         shape = (self.actions,)
         x = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, steps), shape))(keys)
-        chain = [jnp.zeros_like(x) if greedy else x]
+        chain, policies = [jnp.zeros_like(x) if greedy else x], []
         for step in range(steps):
             policy = self._step(params, observation, chain[-1], step)
+            policies.append(policy)
             if not greedy:
                 each = jax.vmap(lambda key, step=step: jax.random.fold_in(key, step))(keys)
                 chain.append(jax.vmap(lambda p, key: p.draw(key))(policy.tempered(temperature), each))
             else:
                 chain.append(policy.mean)
         taken = jnp.stack(chain, axis=1)
-        policy = self._denoiser(params, observation, taken).tempered(1.0 if greedy else temperature)
+        policy = distributions.Chain.of(policies).tempered(1.0 if greedy else temperature)
         logp = jnp.zeros(len(taken)) if greedy else policy.logp(taken)
         return Drawn(taken, jnp.clip(chain[-1], -1.0, 1.0), logp, policy.entropy())
 
@@ -225,9 +226,8 @@ class Actor:
 
     def _denoiser(self, params: Tree, observation: Array, taken: Array) -> distributions.Chain:
         """Return the distribution of chains ``[..., K + 1, A]``: of each state given the one before."""
-        each = [self._step(params, observation, taken[..., k, :], k) for k in range(self.architecture.denoise)]
-        mean, log_std = (jnp.concatenate([getattr(p, name) for p in each], axis=-1) for name in ("mean", "log_std"))
-        return distributions.Chain(distributions.Gaussian(mean, log_std))
+        steps = range(self.architecture.denoise)
+        return distributions.Chain.of([self._step(params, observation, taken[..., k, :], k) for k in steps])
 
     def _value(self, params: Tree, observation: Array) -> types.Scores:
         out = self.architecture.apply(params, observation)

@@ -1,6 +1,7 @@
 """Distributions of actions. Log-probabilities are in nats, of densities where actions are numbers."""
 
 import math
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 import flax.struct
@@ -182,10 +183,16 @@ class Chain(flax.struct.PyTreeNode):
     """A chain of states, each a Gaussian given the one before; the last one is the action.
 
     Rows store the states, the first, which is noise, too. Entropies and divergences are the sums over the steps, given
-    the states that were drawn: their means over chains are those of the chain.
+    the states that were drawn: their means over chains are the chain's.
     """
 
     steps: Gaussian  # of the states after the first, [..., K * A]
+
+    @classmethod
+    def of(cls, each: Sequence[Gaussian]) -> "Chain":
+        """Return the chain of K distributions ``[..., A]``, of each state given the one before."""
+        mean, log_std = (jnp.concatenate([getattr(p, name) for p in each], axis=-1) for name in ("mean", "log_std"))
+        return cls(Gaussian(mean, log_std))
 
     def tempered(self, temperature: Array | float) -> "Chain":
         """Multiply the variances of all steps by the temperature."""
@@ -200,7 +207,7 @@ class Chain(flax.struct.PyTreeNode):
         return self.steps.entropy()
 
     def square_prob(self) -> Array:
-        """Return the product of those of the steps."""
+        """Return the product over the steps."""
         return self.steps.square_prob()
 
     def divergence(self, name: str, other: "Chain") -> Array:

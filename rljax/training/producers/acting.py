@@ -70,11 +70,8 @@ class Acting:
         # a row has a place more than steps, for the state behind the last one
         wide = jax.tree.map(lambda x: jnp.pad(jnp.moveaxis(x, 0, 1), [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)), trace)
         observation, legal = acting.seen(rules, episodes.system)
-        zero, domain = jnp.zeros_like(index), getattr(self.task, "domain", None)
-        return types.Rollout(
+        return rows_lib.blank(setup, position, index, None).replace(
             mask=wide.mask,
-            reward=jnp.zeros(index.shape),
-            group=position,
             motion=actors.Motion(
                 observation=wide.observation.at[:, -1].set(observation),
                 taken=wide.taken,
@@ -90,12 +87,8 @@ class Acting:
             parts=episodes.parts,
             outcome=episodes.outcome,
             valid=(episodes.outcome != types.Outcome.CRASHED).astype(jnp.float32),
-            episode=jnp.arange(index.size, dtype=jnp.int32),
-            agent=zero,
-            domain=zero if domain is None else domain(index, "train").astype(jnp.int32),
             on_policy=jnp.full(index.shape, 0.0 if expert else 1.0, jnp.float32),
             finish=episodes.finish,
-            index=index,
             extra={"repeat": drawn.repeat[of]} if segment else {},
         )
 

@@ -21,7 +21,7 @@ _MARGIN = 0.01  # cells between a wall and the point that it stops
 class PointMaze(drawn.Drawn):
     """Rules: an action is a force to the east and one to the south; the cell of the goal ends the episode.
 
-    Mazes, starts and goals are those of the world ``maze``: spanning trees of a grid, a function of index and split,
+    Mazes, starts and goals are as in the world ``maze``: spanning trees of a grid, a function of index and split,
     whose splits share no triple of map, start and goal. The point starts at rest in the middle of a cell. Its velocity,
     in cells a step, becomes v' = 0.8 v + 0.05 a, and it moves along the east, then along the south; a wall stops it and
     takes that speed away.
