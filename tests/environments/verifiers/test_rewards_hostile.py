@@ -113,6 +113,7 @@ ENDED = "and so did the one before"
 
 
 CASES = {  # what a reward does: (outcome, words of the error)
+    "'unpickled'": ("CRASHED", "cannot be unpickled"),  # the first row: no row before it has harmed its worker
     # values
     "None": ("CRASHED", "NoneType"),
     "float('nan')": ("CRASHED", "is nan"),
@@ -185,7 +186,6 @@ CASES = {  # what a reward does: (outcome, words of the error)
     "open('/proc/self/oom_score_adj').read() == '1000\\n'": ("CORRECT", None),
     "do(os.write(1, b'x' * 10**8), os.write(2, b'x' * 10**8))": ("CORRECT", None),
     "do(os.makedirs(target + '/here'), os.chdir(target + '/here'), os.rmdir(target + '/here'))": ("CORRECT", None),
-    "'unpickled'": ("CRASHED", "cannot be unpickled"),
     "do(sys.modules.clear(), sys.path.clear())": ("CORRECT", None),
 }
 
