@@ -26,7 +26,7 @@ TASKS = {
     "quadrotor": ("quadrotor()", 64, 50, 0.99, 1.0, 300),
     "lqr": ("lqr()", 64, 20, 0.99, 0.1, 200),
 }
-CHAINS = {"flow": {"denoise": 4, "log_std": -1.0}, "sde": {"denoise": 4, "noise": "sde"}}  # of the pendulum's actions
+CHAINS = {"flow": {"steps": 4, "log_std": -1.0}, "sde": {"steps": 4, "noise": "sde"}}  # of the pendulum's actions
 
 
 def get_config(arg: str = "cartpole"):
@@ -43,7 +43,8 @@ def get_config(arg: str = "cartpole"):
     config.seam.source = f"unrolled({window})"
     config.seam.reward = f"scale({factor})"
     config.model.kind = "mlp"
-    config.model.mlp.update({"normalise": True, **CHAINS.get(arg, {})})
+    config.model.mlp.normalise = True
+    config.model.denoising.update(CHAINS.get(arg, {}))
     config.batch.update({"prompts": places, "samples": 1})
     config.learner.update({"epochs": 8, "minibatches": 4, "clip_norm": 0.5})
     config.evaluation.update({"final_prompts": 256, "final_samples": 4})

@@ -82,7 +82,10 @@ def _check_kind(phase: Phase) -> None:
     if (model.kind == "transformer") != tokens:
         kind = "transformer" if tokens else "mlp"
         raise _wrong(phase, "model.kind", f"task {phase.task.name!r} has {what}. Set it to {kind!r}.")
-    plain, groups = type(phase.settings)(), {"model.mlp"} if tokens else {"model.architecture", "tokenizer"}
+    plain, groups = (
+        type(phase.settings)(),
+        {"model.mlp", "model.denoising"} if tokens else {"model.architecture", "tokenizer"},
+    )
     for group in groups | (set() if tokens else {"model.weights"}):
         given, default = (operator.attrgetter(group)(x) for x in (phase.settings, plain))
         if given == default:
@@ -105,13 +108,14 @@ def _check_actor(phase: Phase) -> None:
             f"{phase.algorithm.spec} reads the reference policy, whose observations would be scaled anew by each step."
         )
         raise _wrong(phase, "model.mlp.normalise", why)
-    mlp, about = phase.settings.model.mlp, traits.traits(phase.task)
-    plain, choices = type(mlp)(), ("squash", "log_std", "denoise", "noise")
-    unread = choices if hasattr(about.actions, "count") else ("squash",) if mlp.denoise else ("noise",)
-    for field in unread:
-        if getattr(mlp, field) != getattr(plain, field):
-            kind = "discrete actions" if unread is choices else f"model.mlp.denoise={mlp.denoise}"
+    model, discrete = phase.settings.model, hasattr(traits.traits(phase.task).actions, "count")
+    chain = model.denoising.steps
+    for field in ("squash", "log_std") if discrete or chain else ():
+        if getattr(model.mlp, field) != getattr(type(model.mlp)(), field):
+            kind = "discrete actions" if discrete else f"model.denoising.steps={chain}"
             raise _wrong(phase, f"model.mlp.{field}", f"has no effect with {kind}. Remove it.")
+    if discrete and chain:
+        raise _wrong(phase, "model.denoising.steps", "has no effect with discrete actions. Remove it.")
     if processors.active(sampler):
         raise ValueError(f"config.sampler (phase {phase.name!r}): top_k, top_p and min_p filter tokens. Remove them.")
     for field in ("run.lag", "run.overlap", "mesh.rollout", "learner.lanes", "sampler.stop"):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rljax import transforms, types
 from rljax.methods import prepare
 from rljax.transforms import define, ops, trajectories, weight
+from rljax.transforms.advantage import credit
 from rljax.transforms.frame import extras, idle
 
 FIXED_GAP = types.Needs(fixed_proximal=True, behaviour=True)
@@ -284,3 +285,13 @@ def by_part(loss, r, s, name: str) -> types.Array:
     ``by_difficulty``, which computes a weight from the group's success rate.
     """
     return ops.part(r, name)[:, None]
+
+
+@define.weight(needs=credit.TURNS)
+def turn_end(loss, r, s, count: types.Number = 1.0) -> types.Array:
+    """Keep the policy term on the last ``count`` trained tokens of each turn.
+
+    With a position for each denoising step: diffusion policy policy optimization trains the last steps alone (arXiv
+    2409.00588), and B2-DiffuRL (arXiv 2503.11240) an interval at the end that grows by a schedule.
+    """
+    return (credit.behind_in_turn(r) < count).astype(r.mask.dtype)

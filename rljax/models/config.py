@@ -22,6 +22,7 @@ class ModelConfig:
         "", "Folder of a public checkpoint to start from, gs:// too; it decides the shape.", fixed=True
     )
     mlp: actors.Mlp = group(actors.Mlp, fixed=True)
+    denoising: actors.Denoising = group(actors.Denoising, fixed=True)
     architecture: Architecture = group(
         Architecture,
         flat=True,

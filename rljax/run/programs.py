@@ -133,10 +133,10 @@ class Program:
         if len(kinds) > 1:
             raise ValueError(f"config.phases: the tasks observe and do different things, {messages.shown(kinds)}.")
         observed, actions = kinds.pop()
-        shape = phase.settings.model.mlp
-        kind = "denoiser" if shape.denoise else "gaussian"
+        model = phase.settings.model
+        kind = "denoiser" if model.denoising.steps else "gaussian"
         of = ("categorical", actions.count) if isinstance(actions, control.Discrete) else (kind, actions.size)
-        return actors.Actor(shape, observed, *of, output=output, bins=bins)
+        return actors.Actor(model.mlp, observed, *of, denoising=model.denoising, output=output, bins=bins)
 
     @functools.cached_property
     def _placeholder(self) -> int:

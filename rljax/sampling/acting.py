@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import types
 from rljax.language import limits
@@ -18,11 +19,24 @@ from rljax.types import Array, Key, Tree
 class Actor(Protocol):
     """What draws actions: ``models.actors.Actor``."""
 
+    @property
+    def scored(self) -> tuple[bool, ...]:
+        """Whether each of the n positions of an action has a log-prob."""
+        ...
+
     def stored(self, action: Array, keys: Key) -> Array:
         """Return actions as rows store them."""
         ...
 
-    def draw(self, params: Tree, observation: Array, keys: Key, legal: Array | None, temperature: Array | float) -> Any:
+    def draw(
+        self,
+        params: Tree,
+        observation: Array,
+        keys: Key,
+        legal: Array | None,
+        temperature: Array | float,
+        shared: Key | None,
+    ) -> Any:
         """Return the actions of B states: taken, action, logp, entropy."""
         ...
 
@@ -45,7 +59,7 @@ class Episodes(flax.struct.PyTreeNode):
 
 
 class Trace(flax.struct.PyTreeNode):
-    """What each of T steps of B rows has, ``[T, B]``."""
+    """What each of T positions of B rows has, ``[T, B]``: n for each step of time, ``Actor.scored``."""
 
     observation: Array  # [T, B, O]
     legal: Array | None
@@ -87,6 +101,7 @@ def unroll(
     temperature: Array | float,
     traced: bool = True,
     expert: bool = False,
+    shared: Key | None = None,
 ) -> tuple[Episodes, Trace | None]:
     """Act for some steps of time in every episode that goes on; the others stay as they are.
 
@@ -100,22 +115,35 @@ def unroll(
       temperature: of the actions; 0: the most probable ones.
       traced: whether the steps are returned.
       expert: whether ``rules.expert`` acts in place of the policy, whose log-probs are then 0.
+      shared: ``[B]``, keys of the draws that the samples of a prompt have in common; None: ``keys``.
 
     Returns:
-      The episodes after these steps, and the T steps, or None. An episode ends where the system says so (STOP), or
+      The episodes after these steps, and their positions, or None. An episode ends where the system says so (STOP), or
       after ``horizon`` steps (LENGTH). Where a reward or what is observed is not finite, it ends as CRASHED.
     """
+    n, scored = len(actor.scored), np.asarray(actor.scored, np.float32)[:, None]
+    paid = np.arange(n)[:, None] == np.flatnonzero(scored).max()  # the position of a step that its reward is paid at
+
+    def drawing(keys: Key, time: Array) -> tuple[Key, Key]:
+        """Return the keys of an action and of the move that follows it."""
+        return jax.vmap(lambda key, t: tuple(jax.random.split(jax.random.fold_in(key, t))))(keys, time)
+
+    def spread(x: Array) -> Array:
+        return jnp.broadcast_to(x[None], (n, *x.shape))
+
+    def apart(x: Array) -> Array:
+        return x[None] if n == 1 else jnp.moveaxis(x, 1, 0)
 
     def step(before: Episodes, _: None) -> tuple[Episodes, Trace | None]:
         live, time = before.live, before.time
         observation, legal = seen(rules, before.system)
-        each = jax.vmap(jax.random.fold_in)(keys, time)
-        draw, move = jax.vmap(lambda key: tuple(jax.random.split(key)))(each)
+        draw, move = drawing(keys, time)
         if expert:
             action = jax.vmap(rules.expert)(before.system)
-            taken, logp, entropy = actor.stored(action, draw), jnp.zeros(time.shape), jnp.zeros(time.shape)
+            taken, logp, entropy = actor.stored(action, draw), *[jnp.zeros((time.size, n)[: 1 + (n > 1)])] * 2
         else:
-            taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature)
+            common = None if shared is None else drawing(shared, time)[0]
+            taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature, common)
         system, moved = jax.vmap(rules.step)(before.system, action, move)
         small = jnp.abs(moved.reward) <= limits.LARGEST
         sound = small & jnp.all(jnp.isfinite(seen(rules, system)[0]), axis=-1)
@@ -139,11 +167,13 @@ def unroll(
         after = chosen(live, after, before)
         if not traced:
             return after, None
-        mask = live.astype(jnp.float32)
-        reward, logp, entropy = (x * mask for x in (reward, logp, entropy))
-        return after, Trace(observation, legal, taken, reward, logp, entropy, mask, time)
+        mask = live.astype(jnp.float32)[None] * scored
+        seen_at = [None if x is None else spread(x) for x in (observation, legal)]
+        reward, logp, entropy = (x * mask for x in (jnp.where(paid, reward[None], 0.0), apart(logp), apart(entropy)))
+        return after, Trace(*seen_at, apart(taken), reward, logp, entropy, mask, spread(time))
 
-    return jax.lax.scan(step, episodes, None, length=steps)
+    after, trace = jax.lax.scan(step, episodes, None, length=steps)
+    return after, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trace)
 
 
 def chosen(where: Array, one: Tree, other: Tree) -> Tree:

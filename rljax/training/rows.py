@@ -145,12 +145,13 @@ def from_shapes(setup: phases.Setup, prompts: types.Prompts) -> types.Rollout:
     return filled(rows, out, whole)
 
 
-def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key) -> types.Key:
+def keys(setup: phases.Setup, step: types.Array, drawn: Drawn, key: types.Key, alike: bool = False) -> types.Key:
     """Return the key of each row; ``step`` (scalar or [B]) is the step in which the row was started.
 
-    Every row is an episode.
+    Every row is an episode. With ``alike`` all samples of a prompt have the key of the first one.
     """
     of, sample = drawn.rows(setup)
+    sample = jnp.zeros_like(sample) if alike else sample
     return sampling.row_keys(jax.random.fold_in(key, ROWS), step, drawn.index[of], sample, drawn.repeat[of])
 
 

@@ -128,6 +128,7 @@ EXPECTED = {
     "vapo": J / spread(gae(0.0)) + 0.1 / k * J,  # |y| = 3: lambda 0; the likelihood of right rows
     "tulu_3": (10 * J - 0.05 * KL) / spread(10 * REWARD[:, None] - V - 0.05 * TO_GO),
     "turn_ppo": J / S_TOKENS,  # a bandit: r - V_0
+    "diffusion_ppo": contract((P * REWARD)[:, None] * 0.99 ** np.array([2.0, 1.0, 0.0])) / S_TOKENS,
     # k3 in the loss adds forward KL; k2, and k3 with the ratio, reverse KL; state by state
     **same(Z * J - 0.04 * K3, "grpo", "rlt", "vlm_r1", "r1_sgg", "cls_rl"),
     **same(Z * J - 1e-3 * K3, "r1_zero", "prorl", "intellect_2", "remix"),

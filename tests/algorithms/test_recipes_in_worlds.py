@@ -81,7 +81,7 @@ def one_step(name):
 ALONE = ("absolute_zero", "mars")
 # paid turns, episodes of agents, domains, chapters of several seats, a critic, one turn; what other steps show is not
 # asked again, and a name of ``extra`` is only read
-STEPPED = ("ui_s1", "vision_zero", "golongrl", "evolving_rl", "turn_ppo", "gui_g1", "vlm_r1", "r1_sgg")
+STEPPED = ("ui_s1", "vision_zero", "golongrl", "evolving_rl", "turn_ppo", "diffusion_ppo", "gui_g1", "vlm_r1", "r1_sgg")
 STEPPED += ("msrl", "rrvf")
 SHOWN = [recipes_run.built(name) for name in (*recipes_run.STEPS, *recipes_run.ELSEWHERE)]
 SHOWN += [algorithms.example(name) for name in STEPPED]

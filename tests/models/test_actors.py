@@ -378,8 +378,8 @@ def test_parameters_have_axes_and_differ_by_kind():
 @pytest.mark.parametrize(("noise", "temperature"), [("learned", 0.6), ("sde", 1.0)])
 def test_a_chain_is_the_product_of_its_steps(noise, temperature):
     """x_{k+1} ~ N(x + v / K, std_k^2), or with the SDE's drift v + g^2 s / 2 and variance g^2 / K, at t = k / K."""
-    K, shape = 3, actors.Mlp(layers=1, width=4, denoise=3, noise=noise, log_std=-0.3)
-    one = actors.Actor(shape, 2, "denoiser", A)
+    K, chain = 3, actors.Denoising(steps=3, noise=noise, log_std=-0.3)
+    one = actors.Actor(actors.Mlp(layers=1, width=4), 2, "denoiser", A, chain)
     params = one.init(jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(1), x.shape), params)
     drawn = jax.jit(lambda x: one.draw(params, x, KEYS, temperature=temperature))(OBSERVATION[:, 0])
@@ -407,7 +407,8 @@ def test_a_chain_is_the_product_of_its_steps(noise, temperature):
 def test_the_likelihood_of_a_demonstrated_chain_is_flow_matching():
     """The gradient of -log p is that of sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 std^2) at x_k = (1 - t) z + t a."""
     K, std = 4, 0.5
-    one = actors.Actor(actors.Mlp(layers=1, width=4, denoise=K, log_std=float(np.log(std))), 2, "denoiser", A)
+    chain = actors.Denoising(steps=K, log_std=float(np.log(std)))
+    one = actors.Actor(actors.Mlp(layers=1, width=4), 2, "denoiser", A, chain)
     params, seen = one.init(jax.random.key(2)), OBSERVATION[:, 0]
     action = jnp.asarray(draws.uniform(-1, 1, size=(B, A)), jnp.float32)
     chain = one.stored(action, KEYS)
@@ -447,23 +448,22 @@ def test_demonstrated_actions_are_stored_as_the_distribution_draws_them():
 class Flow:
     """The exact velocity E[a - z | x_t = x] of x_t = (1 - t) z + t a with z ~ N(0, 1) and a ~ N(0.7, 0.4^2)."""
 
-    denoise: int
-    log_std: float
-    noise: str = "sde"
+    steps: int
 
     def apply(self, params, observation, x, time):
         """Return the velocity."""
-        t = (time @ jnp.arange(self.denoise, dtype=time.dtype))[..., None] / self.denoise
+        t = (time @ jnp.arange(self.steps, dtype=time.dtype))[..., None] / self.steps
         variance = (1 - t) ** 2 + t**2 * 0.16
         return 0.7 + (t * 0.16 - (1 - t)) / variance * (x - t * 0.7)
 
 
 def flow_moments(steps, log_std):
     """Return mean and variance after each step, [K, 2]: the mean of a step is affine in the state."""
-    actor = actors.Actor(Flow(steps, log_std), 1, "denoiser", 1)
+    chain = actors.Denoising(steps=steps, noise="sde", log_std=log_std)
+    actor = actors.Actor(Flow(steps), 1, "denoiser", 1, chain)
     mean, variance, moments = 0.0, 1.0, []
     for step in range(steps):
-        policy = actor._step({}, jnp.zeros((2, 1)), jnp.array([[0.0], [1.0]]), step)
+        policy = actor._step({}, jnp.zeros((2, 1)), jnp.array([[0.0], [1.0]]), jnp.full(2, step))
         at_0, at_1 = np.asarray(policy.mean, float)[:, 0]
         mean = at_0 + (at_1 - at_0) * mean
         variance = (at_1 - at_0) ** 2 * variance + np.exp(2 * float(policy.log_std[0, 0]))

@@ -7,7 +7,7 @@ records, select = batch.records, batch.select
 
 # recipes that are paid at tokens; the others have no token rewards
 PAID_AT_TOKENS = (
-    *("clip_delta", "turn_ppo", "digirl", "webrl", "gated_reward", "archer"),
+    *("clip_delta", "turn_ppo", "diffusion_ppo", "digirl", "webrl", "gated_reward", "archer"),
     *("process_reward_model", "math_shepherd"),
     *("mars", "score", "score_initial", "ui_s1", "rlvmr", "istar", "tango"),
 )

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.transforms import define, ops, trajectories
-from rljax.transforms.advantage import normalise
+from rljax.transforms.advantage import credit, normalise
 
 
 @define.constructor("advantage")
@@ -73,3 +73,13 @@ def boltzmann(r, beta: types.Positive = 1.0) -> types.Array:
     a = a - jnp.max(jnp.where(counts, a, -1e30))
     weight = jnp.where(counts, jnp.exp(a), 0.0)
     return (weight * jnp.sum(counts, dtype=weight.dtype) / jnp.maximum(jnp.sum(weight), 1e-30))[:, None] * r.mask
+
+
+@define.advantage(needs=credit.TURNS)
+def discount_in_turn(r, gamma: types.Fraction = 0.99) -> types.Array:
+    """Discount by the tokens of the turn that follow: A_t <- gamma^n A_t, n trained tokens behind t in its turn.
+
+    With a position for each denoising step the turn is the action: the second discount of diffusion policy policy
+    optimization (arXiv 2409.00588), by which steps that are far from the action count less.
+    """
+    return normalise.current(r) * gamma ** credit.behind_in_turn(r)

@@ -86,7 +86,7 @@ def turn_q_values(
       combine: how several critics become one.
     """
     v = _combined(r, [modules.score(r, name, "value") for name in value], combine)
-    paid, v, first, spread = credit.turn_numbers(r.replace(value=v))
+    paid, v, first, spread = credit.turn_numbers(r.replace(value=v), gamma)
     each = _combined(r, [modules.score(r, name, "process") for name in q], combine)
     behind = ops.segment_total(each * turn_ends(r), credit.distinct_ids(ops.segments(r, "turn")))
     target = spread(trajectories.gae(r, paid, v, first, gamma, 0.0) + v)

@@ -45,7 +45,7 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0) -> tuple
 
     A turn's tokens share advantage and target. Source: ERA, AReaL. One turn is a bandit, A = R - V_0.
     """
-    reward, value, first, spread = credit.turn_numbers(r)
+    reward, value, first, spread = credit.turn_numbers(r, gamma)
     advantage = trajectories.gae(r, reward, value, first, gamma, lam)
     return spread(advantage), spread(advantage + value)
 

@@ -3,7 +3,7 @@
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.algorithms.recipes import critic
-from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate
+from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
 from rljax.types import Algorithm, Count, Fraction, NonNegative, Positive
 
 
@@ -142,6 +142,34 @@ def turn_ppo(
         loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k2", kl))],
         reduce=reduce.mean_over_tokens(),
         others=[critic.critic_objective(0.2)],
+    )
+
+
+@recipe(task="guess()")
+def diffusion_ppo(
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.95,
+    denoising: Fraction = 0.99,
+    last: Count | None = None,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+) -> Algorithm:
+    """PPO with a ratio for each denoising step: GAE over actions, and a second discount over the steps of each.
+
+    DPPO (arXiv 2409.00588), with ``model.denoising.positions="step"``; the paper's name is taken by another method. It
+    clips the ratios of early steps closer, and copies the policy for the steps that it does not train. Of tokens the
+    steps are those of a turn. Differs from ``turn_ppo`` by the second discount and ``last``.
+
+    Args:
+      gamma: discount of later rewards for each action.
+      denoising: discount of the advantage for each denoising step behind.
+      last: how many denoising steps at the end are trained; None: all.
+    """
+    return compose(
+        advantage=[advantage.turn_gae(gamma, lam), advantage.whiten(), advantage.discount_in_turn(denoising)],
+        loss=[ratio.token(), surrogate.clip(low, high), *([] if last is None else [weight.turn_end(float(last))])],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(None)],
     )
 
 

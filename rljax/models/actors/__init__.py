@@ -6,11 +6,13 @@ A module of a run is a ``models.Model``, which reads tokens, or an ``Actor``, wh
 ====================  =================================================================
 ``actor.py``          ``Actor``: a network with a distribution of actions, or a value
 ``distributions.py``  distributions of actions: log-probs, entropies, exact divergences
+``denoising.py``      the settings and steps of chains that end in an action
 ``mlp.py``            the settings and layers of the network
 ====================  =================================================================
 """
 
 from rljax.models.actors.actor import Actor, Drawn, Motion
+from rljax.models.actors.denoising import Denoising
 from rljax.models.actors.mlp import Mlp
 
-__all__ = ["Actor", "Drawn", "Mlp", "Motion"]
+__all__ = ["Actor", "Denoising", "Drawn", "Mlp", "Motion"]

@@ -1,7 +1,6 @@
 """An actor: a network with a distribution of actions, or with the value of a state."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.models.actors import distributions
+from rljax.models.actors.denoising import Denoising
 from rljax.models.actors.mlp import Mlp
 from rljax.transforms import modules, ops
 from rljax.types import Array, Key, Tree
@@ -24,7 +24,7 @@ class Motion(flax.struct.PyTreeNode):
     """The actions of trajectories, in place of tokens: ``Rollout.motion``. Behind the last action stands the state."""
 
     observation: Array  # [B, T, O] float32, before each action; behind the last one, of the state that follows
-    taken: Array  # [B, T] int32, or [B, T, A] float32, as the distribution stores them
+    taken: Array  # [B, T] int32, or [B, T, A] or [B, T, K + 1, A] float32, as the actor stores them
     legal: Array | None = None  # [B, T, A] bool, the actions that are allowed; None: all
     state: Tree | None = None  # [B, ...] of the episodes, which a later step continues
 
@@ -34,8 +34,8 @@ class Drawn(NamedTuple):
 
     taken: Array  # [B] int32 or [B, A], as rows store them
     action: Array  # the same as the world reads them
-    logp: Array  # [B]
-    entropy: Array  # [B]
+    logp: Array  # [B], or [B, K] of actions that have several positions
+    entropy: Array  # the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Actor:
       observation: O, how many numbers are observed.
       kind: of the distribution of actions.
       actions: A, the number of actions, or how many numbers an action has.
+      denoising: the chain of a denoiser's actions.
       output: "logits", a distribution of actions; or "scalar", a value.
       bins: first center, last center and number of the bins of a value that is an expectation; None: a plain number.
     """
@@ -55,6 +56,7 @@ class Actor:
     observation: int
     kind: Literal["categorical", "gaussian", "denoiser"]
     actions: int
+    denoising: Denoising = Denoising()
     output: Literal["logits", "scalar"] = "logits"
     bins: tuple[float, float, int] | None = None
 
@@ -65,17 +67,25 @@ class Actor:
         return jax.tree.map(lambda x: (None,) * x.ndim, shapes)
 
     @property
+    def scored(self) -> tuple[bool, ...]:
+        """Whether each of the positions that an action has in a row has a log-prob."""
+        steps = self.kind == "denoiser" and self.denoising.positions == "step"
+        return self.denoising.noisy if steps else (True,)
+
+    @property
     def _outputs(self) -> int:
         return self.actions if self.output == "logits" else 1 if self.bins is None else self.bins[2]
 
     def init(self, key: Key) -> Tree:
         """Return random parameters: nested dictionaries of arrays."""
-        shape, steps = self.architecture, self.architecture.denoise
+        shape, steps = self.architecture, self.denoising.steps
         chain = self.output == "logits" and self.kind == "denoiser"
         more = self.actions + steps if chain else 0
         params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
-        if self.output == "logits" and self.kind != "categorical" and shape.noise == "learned":
-            params["log_std"] = jnp.full((steps, self.actions) if chain else self.actions, shape.log_std)
+        if chain and self.denoising.noise == "learned":
+            params["log_std"] = jnp.full((steps, self.actions), self.denoising.log_std)
+        if self.output == "logits" and self.kind == "gaussian":
+            params["log_std"] = jnp.full(self.actions, shape.log_std)
         return params
 
     def policy(
@@ -93,7 +103,7 @@ class Actor:
           Over actions, or over chains, in states ``[...]``.
         """
         if self.kind == "denoiser":
-            return self._denoiser(params, observation, ops.given(taken, "policy: a chain needs its states"))
+            return self._chain(params, observation, ops.given(taken, "policy: a chain needs its states"))
         out = self.architecture.apply(params, observation)
         if self.kind == "categorical":
             return distributions.Categorical.of(out, legal)
@@ -101,7 +111,13 @@ class Actor:
         return distributions.Gaussian(out, log_std, self.architecture.squash)
 
     def draw(
-        self, params: Tree, observation: Array, keys: Key, legal: Array | None = None, temperature: Array | float = 1.0
+        self,
+        params: Tree,
+        observation: Array,
+        keys: Key,
+        legal: Array | None = None,
+        temperature: Array | float = 1.0,
+        shared: Key | None = None,
     ) -> Drawn:
         """Draw an action in each state, or take the most probable one.
 
@@ -111,12 +127,13 @@ class Actor:
           keys: ``[B]``.
           legal: ``[B, A]`` bool, the actions that are allowed; None: all.
           temperature: of the distribution; 0: the most probable action, with the scores of temperature 1.
+          shared: ``[B]``, keys that draw the first ``denoising.shared`` states of the chains; None: ``keys`` do.
 
         Returns:
           The actions.
         """
         if self.kind == "denoiser":
-            return self._denoised(params, observation, keys, temperature)
+            return self._denoised(params, observation, keys, temperature, keys if shared is None else shared)
         plain: Any = self.policy(params, observation, legal)
         if isinstance(temperature, float | int) and temperature <= 0:
             taken = plain.mode()
@@ -126,19 +143,14 @@ class Actor:
         return Drawn(taken, policy.acted(taken), policy.logp(taken), policy.entropy())
 
     def stored(self, action: Array, keys: Key) -> Array:
-        """Return actions of a demonstration as rows store them.
-
-        A denoiser's is the straight chain x_k = (1 - t) z + t a at t = k / K from noise z, so that its likelihood is
-        flow matching: with deviations s_k, -log p = sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 s_k^2) + log s_k + constant.
+        """Return actions of a demonstration as rows store them; of a denoiser, chains that end in them.
 
         Args:
           action: ``[B]`` int32, or ``[B, A]`` in [-1, 1].
-          keys: ``[B]``, of the noise.
+          keys: ``[B]``, of the noise of chains.
         """
         if self.kind == "denoiser":
-            noise = jax.vmap(lambda key: jax.random.normal(key, (self.actions,)))(keys)[:, None]
-            t = jnp.linspace(0.0, 1.0, self.architecture.denoise + 1)[None, :, None]
-            return (1.0 - t) * noise + t * action[:, None]
+            return self.denoising.stored(self.denoising.demonstrated(action, keys))
         if self.architecture.squash and self.kind == "gaussian":
             return jnp.arctanh(jnp.clip(action, -_INSIDE, _INSIDE))
         return action
@@ -188,46 +200,49 @@ class Actor:
         logp = jnp.where(rows.mask > 0, policy.logp(motion.taken), 0.0)
         return types.Scores(logp=logp, divergence=divergence, **fields)
 
-    def _denoised(self, params: Tree, observation: Array, keys: Key, temperature: Array | float) -> Drawn:
+    def _denoised(self, params: Tree, observation: Array, keys: Key, temperature: Array | float, shared: Key) -> Drawn:
         """Return actions, drawn by denoising; with temperature 0 the chain of means that begins at 0."""
-        steps, greedy = self.architecture.denoise, isinstance(temperature, float | int) and temperature <= 0
-        shape = (self.actions,)
-        x = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, steps), shape))(keys)
-        chain, policies = [jnp.zeros_like(x) if greedy else x], []
-        for step in range(steps):
-            policy = self._step(params, observation, chain[-1], step)
-            policies.append(policy)
-            if not greedy:
-                each = jax.vmap(lambda key, step=step: jax.random.fold_in(key, step))(keys)
-                chain.append(jax.vmap(lambda p, key: p.draw(key))(policy.tempered(temperature), each))
-            else:
-                chain.append(policy.mean)
-        taken = jnp.stack(chain, axis=1)
-        policy = distributions.Chain.of(policies).tempered(1.0 if greedy else temperature)
-        logp = jnp.zeros(len(taken)) if greedy else policy.logp(taken)
-        return Drawn(taken, jnp.clip(chain[-1], -1.0, 1.0), logp, policy.entropy())
+        chain, greedy = self.denoising, isinstance(temperature, float | int) and temperature <= 0
+        heat = 1.0 if greedy else temperature
 
-    def _step(self, params: Tree, observation: Array, x: Array, step: int) -> distributions.Gaussian:
-        """Return the distribution of the state after a denoising step, at time t = step / K, dt = 1 / K.
+        def normal(step: Array | int, number: Array | int) -> Array:  # of the state with this number
+            key = jnp.where(number < chain.shared, shared, keys)
+            return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, step), (self.actions,)))(key)
 
-        "learned": N(x + v dt, std_k^2), Flow-Noise. "sde": N(x + (v + g^2 s / 2) dt, g^2 dt) with the score s = (t v -
-        x) / (1 - t) of a flow from N(0, I) and g^2 = std^2 (1 - t), which has the marginals of dx = v dt as dt goes to
-        0: Flow-SDE (pi_RL, arXiv 2510.25889), Flow-GRPO (arXiv 2505.05470), whose g^2 = a^2 (1 - t) / t is infinite at
-        the start.
+        def step(x: Array, number: Array) -> tuple[Array, Array]:
+            policy = self._step(params, observation, x, jnp.broadcast_to(number, x.shape[:-1])).tempered(heat)
+            moved = policy.mean + jnp.exp(policy.log_std) * normal(number, number + 1)
+            x = policy.mean if greedy else jnp.where(jnp.asarray(chain.noisy)[number], moved, policy.mean)
+            return x, x
+
+        first = normal(chain.steps, 0)
+        first = jnp.zeros_like(first) if greedy else first
+        last, states = jax.lax.scan(step, first, jnp.arange(chain.steps))
+        states = jnp.concatenate([first[:, None], jnp.moveaxis(states, 0, 1)], axis=1)
+        taken, apart = chain.stored(states), chain.positions == "step"
+        seen = jnp.repeat(observation[:, None], chain.steps, axis=1) if apart else observation
+        policy = self._chain(params, seen, taken).tempered(heat)
+        logp = policy.logp(taken)
+        return Drawn(taken, jnp.clip(last, -1.0, 1.0), logp * 0.0 if greedy else logp, policy.entropy())
+
+    def _step(self, params: Tree, observation: Array, x: Array, step: Array) -> distributions.Gaussian:
+        """Return the distribution of the states after steps ``step`` ``[...]`` from ``x`` ``[..., A]``."""
+        time = jax.nn.one_hot(step, self.denoising.steps)
+        v = self.architecture.apply(params, observation, x, time)
+        return self.denoising.step(v, x, step, params.get("log_std"))
+
+    def _chain(self, params: Tree, observation: Array, taken: Array) -> distributions.Chain:
+        """Return the distribution of chains ``[..., n + 1, A]``: of each state given the one before.
+
+        Each is a whole chain, or with a position for each step, ``[..., T, 2, A]``, one of adjacent steps from step 0.
         """
-        shape, dt, t = self.architecture, 1.0 / self.architecture.denoise, step / self.architecture.denoise
-        time = jnp.broadcast_to(jax.nn.one_hot(step, shape.denoise), (*x.shape[:-1], shape.denoise))
-        v = shape.apply(params, observation, x, time)
-        if shape.noise == "learned":
-            return distributions.Gaussian(x + v * dt, jnp.broadcast_to(params["log_std"][step], x.shape))
-        variance = math.exp(2.0 * shape.log_std)
-        mean = x + (v + 0.5 * variance * (t * v - x)) * dt
-        return distributions.Gaussian(mean, jnp.full_like(x, 0.5 * math.log(variance * (1.0 - t) * dt)))
-
-    def _denoiser(self, params: Tree, observation: Array, taken: Array) -> distributions.Chain:
-        """Return the distribution of chains ``[..., K + 1, A]``: of each state given the one before."""
-        steps = range(self.architecture.denoise)
-        return distributions.Chain.of([self._step(params, observation, taken[..., k, :], k) for k in steps])
+        x, steps = taken[..., :-1, :], self.denoising.steps
+        step = jnp.arange(steps)
+        if self.denoising.positions == "step":
+            step = (jnp.arange(x.shape[-3]) % steps)[:, None]
+        step = jnp.broadcast_to(step, x.shape[:-1])
+        seen = jnp.broadcast_to(observation[..., None, :], (*x.shape[:-1], observation.shape[-1]))
+        return distributions.Chain.of(self._step(params, seen, x, step))
 
     def _value(self, params: Tree, observation: Array) -> types.Scores:
         out = self.architecture.apply(params, observation)

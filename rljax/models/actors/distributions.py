@@ -1,7 +1,6 @@
 """Distributions of actions. Log-probabilities are in nats, of densities where actions are numbers."""
 
 import math
-from collections.abc import Sequence
 from typing import Protocol, Self
 
 import flax.struct
@@ -189,10 +188,9 @@ class Chain(flax.struct.PyTreeNode):
     steps: Gaussian  # of the states after the first, [..., K * A]
 
     @classmethod
-    def of(cls, each: Sequence[Gaussian]) -> "Chain":
-        """Return the chain of K distributions ``[..., A]``, of each state given the one before."""
-        mean, log_std = (jnp.concatenate([getattr(p, name) for p in each], axis=-1) for name in ("mean", "log_std"))
-        return cls(Gaussian(mean, log_std))
+    def of(cls, each: Gaussian) -> "Chain":
+        """Return the chain of K distributions ``[..., K, A]``, of each state given the one before."""
+        return cls(Gaussian(*(_joined(x) for x in (each.mean, each.log_std))))
 
     def tempered(self, temperature: Array | float) -> "Chain":
         """Multiply the variances of all steps by the temperature."""
@@ -200,7 +198,7 @@ class Chain(flax.struct.PyTreeNode):
 
     def logp(self, taken: Array) -> Array:
         """Return sum_k log N(x_{k+1}; mean_k, std_k^2) of chains ``[..., K + 1, A]``."""
-        return self.steps.logp(taken[..., 1:, :].reshape(*taken.shape[:-2], -1))
+        return self.steps.logp(_joined(taken[..., 1:, :]))
 
     def entropy(self) -> Array:
         """Return the sum of the entropies of the steps."""
@@ -213,6 +211,11 @@ class Chain(flax.struct.PyTreeNode):
     def divergence(self, name: str, other: "Chain") -> Array:
         """Return the divergence of the steps together, given the states before them."""
         return self.steps.divergence(name, other.steps)
+
+
+def _joined(x: Array) -> Array:
+    """Return ``[..., K, A]`` as ``[..., K * A]``."""
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
 
 
 def _slope(u: Array) -> Array:

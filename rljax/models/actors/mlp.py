@@ -34,15 +34,6 @@ class Mlp:
         fixed=True,
     )
 
-    denoise: Annotated[int, Range(0, 1000)] = setting(
-        0, "Steps in which an action is denoised from N(0, I); 0: it is drawn at once.", fixed=True
-    )
-    noise: Literal["learned", "sde"] = setting(
-        "learned",
-        "Noise of denoising: a deviation of each step, or that of the SDE with the flow's marginals.",
-        fixed=True,
-    )
-
     __post_init__ = settings.check
 
     def init(self, key: Key, observed: int, outputs: int, scale: float, more: int = 0) -> Tree:

@@ -18,7 +18,7 @@ from rljax.training.producers import segments, world_checks
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """Rows of actions. A row has a place for each step of time, and one for the state behind the last one."""
+    """Rows of actions. A row has positions for each step of time, and one for the state behind the last one."""
 
     setup: phases.Setup
     traced = True
@@ -64,10 +64,11 @@ class Acting:
         keys = rows_lib.keys(setup, step, drawn, key)
         actor: Any = setup.networks["policy"]
         expert = setup.algorithm.source.origin == "demonstrations"
-        given = {"temperature": setup.settings.sampler.temperature, "expert": expert}
+        given: dict[str, Any] = {"temperature": setup.settings.sampler.temperature, "expert": expert}
+        if actor.denoising.shared:
+            given["shared"] = rows_lib.keys(setup, step, drawn, key, alike=True)
         episodes, trace = acting.unroll(actor, rules, params, episodes, keys, self.steps, **given)
         assert trace is not None
-        # a row has a place more than steps, for the state behind the last one
         wide = jax.tree.map(lambda x: jnp.pad(jnp.moveaxis(x, 0, 1), [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)), trace)
         observation, legal = acting.seen(rules, episodes.system)
         return rows_lib.blank(setup, position, index, None).replace(

@@ -27,7 +27,7 @@ def estimates(
 
 def _beyond(r: types.Rollout, value: types.Array, gamma) -> types.Array:
     """Return gamma V of the state behind the last action, at that action, on rows of a control world that were cut."""
-    behind = jnp.take_along_axis(value, jnp.sum(r.mask > 0, axis=1, keepdims=True), axis=1)
+    behind = value[:, -1:]  # an episode that has ended stays in its last state
     cut = ops.given(r.finish, "advantage: the rollout has no finish")[:, None] == types.Finish.LENGTH
     return jnp.where(cut, gamma * behind * ops.last_token(r.mask), 0.0)
 
@@ -73,14 +73,27 @@ def distinct_ids(ids) -> types.Array:
 
 
 def turn_numbers(
-    r: types.Rollout,
+    r: types.Rollout, gamma
 ) -> tuple[types.Array, types.Array, types.Array, Callable[[types.Array], types.Array]]:
-    """Return (reward, value, first, spread): a turn's numbers at its first token, 1 there; copy first to turn."""
+    """Return (reward, value, first, spread): a turn's numbers at its first token, 1 there; copy first to turn.
+
+    Of a control world the reward holds ``gamma`` V of the state behind an episode that was cut.
+    """
     ids = distinct_ids(ops.segments(r, "turn"))
     first = ops.segment_first(ids, r.mask)
-    reward = ops.segment_total(ops.token_rewards(r), ids) * first
-    value = jnp.where(first > 0, ops.given(r.value, "advantage: the rollout has no value"), 0.0)
+    values = ops.given(r.value, "advantage: the rollout has no value")
+    paid = ops.token_rewards(r) + (0.0 if r.motion is None else _beyond(r, values, gamma))
+    reward = ops.segment_total(paid, ids) * first
+    value = jnp.where(first > 0, values, 0.0)
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)
+
+
+def behind_in_turn(r: types.Rollout) -> types.Array:
+    """Return how many trained tokens of its turn stand behind each trained token, [B, T]; 0 elsewhere."""
+    ids = distinct_ids(ops.segments(r, "turn"))
+    before = jnp.cumsum(r.mask, axis=1) - r.mask  # in the row
+    start = ops.segment_total(before * ops.segment_first(ids, r.mask), ids)
+    return (ops.segment_total(r.mask, ids) - 1.0 - (before - start)) * r.mask
 
 
 @define.advantage(needs=VALUE | TURNS)
@@ -90,6 +103,6 @@ def step_value_difference(r, cost: types.Number = 0.05) -> tuple[types.Array, ty
     Undiscounted; V after the last turn is 0; the return is the critic's target. Source: DigiRL (arXiv 2406.11896).
     Differs from ``turn_gae`` with lambda 0 by the cost and the return.
     """
-    reward, value, first, spread = turn_numbers(r)
+    reward, value, first, spread = turn_numbers(r, 1.0)
     to_go = trajectories.reward_to_go(r, 1.0, reward, first)
     return spread(trajectories.gae(r, reward, value, first, 1.0, 0.0) + to_go) - cost, spread(to_go)

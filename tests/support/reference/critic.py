@@ -186,6 +186,16 @@ def turn_ppo_critic(d):
     return value_loss(d, turn_advantage(d)[1])
 
 
+def diffusion_ppo(d):
+    a = parts.whiten(d, turn_advantage(d, 0.99, 0.95)[0])
+    behind = {(i, t): len(ts) - 1 - n for i, _ in parts.rows(d) for ts, *_ in turns(d, i) for n, t in enumerate(ts)}
+    return parts.token_mean(d, clip_loss(d, {k: 0.99 ** behind[k] * x for k, x in a.items()}, 0.2, 0.2))
+
+
+def diffusion_ppo_critic(d):
+    return value_loss(d, turn_advantage(d, 0.99, 0.95)[1], None)
+
+
 def step_advantage(d, cost=0.05):
     """Return {(i, t): V(next) - V - cost + r + MC} and {(i, t): MC}, MC all that is paid from the turn on."""
     a, still = {}, {}
