@@ -463,7 +463,7 @@ def flow_moments(steps, log_std):
     actor = actors.Actor(Flow(steps), 1, "denoiser", 1, chain)
     mean, variance, moments = 0.0, 1.0, []
     for step in range(steps):
-        policy = actor._step({}, jnp.zeros((2, 1)), jnp.array([[0.0], [1.0]]), jnp.full(2, step))
+        policy = actor.transition({}, jnp.zeros((2, 1)), jnp.array([[0.0], [1.0]]), jnp.full(2, step))
         at_0, at_1 = np.asarray(policy.mean, float)[:, 0]
         mean = at_0 + (at_1 - at_0) * mean
         variance = (at_1 - at_0) ** 2 * variance + np.exp(2 * float(policy.log_std[0, 0]))

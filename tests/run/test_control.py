@@ -17,8 +17,13 @@ ONE = jax.devices()[:1]
 CART = {"task": "cartpole(horizon=25)", "algorithm": "ppo(kl=0.0)", "seam__source": "unrolled(8)"}
 PENDULUM = {"task": "pendulum(horizon=12)", "algorithm": "ppo(kl=0.0, value_clip=None)", "seam__source": "unrolled(5)"}
 PENDULUM |= {"model__mlp__normalise": True, "model__mlp__squash": True, "seam__reward": "scale(0.1)"}
+CHAIN = {"task": "pendulum(horizon=10)", "algorithm": "diffusion_ppo(last=2)", "seam__source": "unrolled(4)"}
+CHAIN |= {"model__denoising__steps": 3, "model__denoising__noise": "sde", "model__denoising__positions": "step"}
+CHAIN |= {"model__denoising__first": 1, "model__denoising__shared": 2}
 STEPS = {"learner__epochs": 2, "learner__minibatches": 2, "batch__prompts": 16, "phase__main__steps": 5}
-RUNS = pytest.mark.parametrize("fields", [CART | STEPS, PENDULUM | STEPS], ids=["cart", "pendulum"])
+RUNS = pytest.mark.parametrize(
+    "fields", [CART | STEPS, PENDULUM | STEPS, CHAIN | STEPS], ids=["cart", "pendulum", "chain"]
+)
 
 
 def close(one, two, atol=1e-5):

@@ -16,7 +16,7 @@ action (``rljax.training.producers.acting``). Where rules have an expert, ``sft(
 ``task.py``        ``ControlTask``: rules as a task; its constructor, ``of``
 ``drawn.py``       ``Drawn``: rules whose problems are drawn at random from the index
 ``shipped/``       worlds that ship: ``lqr``, ``pendulum``, ``cartpole``, ``acrobot``, ``mountain_car``, ``point_maze``,
-                   ``quadrotor``, ``gymnax``
+                   ``quadrotor``, ``modes``, ``gymnax``
 =================  ====================================================================================
 """
 

@@ -110,6 +110,19 @@ class Actor:
         log_std = jnp.broadcast_to(params["log_std"], out.shape)
         return distributions.Gaussian(out, log_std, self.architecture.squash)
 
+    def transition(self, params: Tree, observation: Array, x: Array, step: Array) -> distributions.Gaussian:
+        """Return the distribution of the state of a denoiser's chain after a step.
+
+        Args:
+          params: from ``init``.
+          observation: ``[..., O]``.
+          x: ``[..., A]``, the state before.
+          step: ``[...]`` int32, its number.
+        """
+        time = jax.nn.one_hot(step, self.denoising.steps)
+        v = self.architecture.apply(params, observation, x, time)
+        return self.denoising.step(v, x, step, params.get("log_std"))
+
     def draw(
         self,
         params: Tree,
@@ -210,7 +223,7 @@ class Actor:
             return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, step), (self.actions,)))(key)
 
         def step(x: Array, number: Array) -> tuple[Array, Array]:
-            policy = self._step(params, observation, x, jnp.broadcast_to(number, x.shape[:-1])).tempered(heat)
+            policy = self.transition(params, observation, x, jnp.broadcast_to(number, x.shape[:-1])).tempered(heat)
             moved = policy.mean + jnp.exp(policy.log_std) * normal(number, number + 1)
             x = policy.mean if greedy else jnp.where(jnp.asarray(chain.noisy)[number], moved, policy.mean)
             return x, x
@@ -225,12 +238,6 @@ class Actor:
         logp = policy.logp(taken)
         return Drawn(taken, jnp.clip(last, -1.0, 1.0), logp * 0.0 if greedy else logp, policy.entropy())
 
-    def _step(self, params: Tree, observation: Array, x: Array, step: Array) -> distributions.Gaussian:
-        """Return the distribution of the states after steps ``step`` ``[...]`` from ``x`` ``[..., A]``."""
-        time = jax.nn.one_hot(step, self.denoising.steps)
-        v = self.architecture.apply(params, observation, x, time)
-        return self.denoising.step(v, x, step, params.get("log_std"))
-
     def _chain(self, params: Tree, observation: Array, taken: Array) -> distributions.Chain:
         """Return the distribution of chains ``[..., n + 1, A]``: of each state given the one before.
 
@@ -242,7 +249,7 @@ class Actor:
             step = (jnp.arange(x.shape[-3]) % steps)[:, None]
         step = jnp.broadcast_to(step, x.shape[:-1])
         seen = jnp.broadcast_to(observation[..., None, :], (*x.shape[:-1], observation.shape[-1]))
-        return distributions.Chain.of(self._step(params, seen, x, step))
+        return distributions.Chain.of(self.transition(params, seen, x, step))
 
     def _value(self, params: Tree, observation: Array) -> types.Scores:
         out = self.architecture.apply(params, observation)

@@ -89,11 +89,11 @@ class Denoising:
         return Gaussian(jnp.where(noisy, mean, straight), jnp.where(noisy, log_std, 0.0))
 
     def demonstrated(self, action: Array, keys: Key) -> Array:
-        """Return the chain of a demonstrated action a, whose likelihood fits the flow.
+        """Return a chain to a demonstrated action a, whose likelihood fits the flow: v(x, t) to E[(a - x) / (1 - t) | x].
 
-        The straight chain x_k = (1 - t) z + t a at t = k / K from noise z: with deviations s_k its likelihood is flow
-        matching, -log p = sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 s_k^2) + log s_k + constant. With "renoised" each
-        state has a noise z_k anew.
+        Its steps are those of v = (a - x) / (1 - t), with their noise unless it is learned. That chain is straight, x_k
+        = (1 - t) z + t a, and its likelihood with deviations s_k is flow matching: -log p = sum_k |v(x_k, t) - (a -
+        z)|^2 / (2 K^2 s_k^2) + log s_k + constant.
 
         Args:
           action: ``[B, A]`` in [-1, 1].
@@ -102,11 +102,21 @@ class Denoising:
         Returns:
           ``[B, K + 1, A]``.
         """
-        K, size = self.steps, action.shape[-1]
-        count = K + 1 if self.noise == "renoised" else 1
-        noise = jax.vmap(lambda key: jax.random.normal(key, (count, size)))(keys)
-        t = jnp.linspace(0.0, 1.0, K + 1)[None, :, None]
-        return (1.0 - t) * noise + t * action[:, None]
+        steps, silent = self.steps, None if self.noise != "learned" else jnp.zeros((self.steps, action.shape[-1]))
+
+        def normal(step: Array | int) -> Array:
+            each = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
+            return jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(each)
+
+        def move(x: Array, step: Array) -> tuple[Array, Array]:
+            given = self.step((action - x) / (1.0 - step / steps), x, jnp.broadcast_to(step, x.shape[:1]), silent)
+            drawn = given.mean + jnp.exp(given.log_std) * normal(step)
+            x = jnp.where(jnp.asarray(self.noisy)[step] & (silent is None), drawn, given.mean)
+            return x, x
+
+        first = normal(steps)
+        _, states = jax.lax.scan(move, first, jnp.arange(steps))
+        return jnp.concatenate([first[:, None], jnp.moveaxis(states, 0, 1)], axis=1)
 
     def stored(self, chain: Array) -> Array:
         """Return chains ``[B, K + 1, A]`` as rows store them: whole, or both states of each step, ``[B, K, 2, A]``."""

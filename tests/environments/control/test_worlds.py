@@ -302,3 +302,29 @@ def test_splits_share_no_sequence_of_turns():
         steps = np.linalg.norm(np.diff(gates[..., :2], axis=1, prepend=0), axis=-1)
         assert 3 <= steps.min() and steps.max() <= 5 + 1e-4
         assert 1 <= gates[..., 2].min() and gates[..., 2].max() <= 3
+
+
+# --- modes ------------------------------------------------------------------------------------------
+
+
+def test_modes_pay_for_the_direction_and_their_expert_draws_the_mixture():
+    rules = environments.lookup("modes")(spread=0.05).rules
+    states = jax.vmap(lambda i: rules.begin(i, "train"))(jnp.arange(20_000))
+    examples, directions = (np.asarray(states[name], float) for name in ("example", "direction"))
+    angle = 2 * np.pi * np.arange(8) / 8
+    centers = 0.7 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    mode = np.argmin(np.sum((examples[:, None] - centers) ** 2, axis=-1), axis=1)
+    assert np.abs(np.bincount(mode) / 20_000 - 1 / 8).max() < 4 * np.sqrt(1 / 8 * 7 / 8 / 20_000)
+    np.testing.assert_allclose(np.std(examples - centers[mode], axis=0), 0.05, atol=2e-3)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1.0, atol=1e-5)
+    assert np.abs(np.mean(examples * directions)) < 0.01  # whatever is asked
+    asked = np.argmax(directions @ centers.T, axis=1)
+    state = {name: x[0] for name, x in states.items()}
+    for point in (centers[asked[0]], 0.9 * centers[asked[0]], -centers[asked[0]]):
+        near = np.linalg.norm(point - centers[asked[0]]) <= 0.15
+        for how in ("along", "mode"):
+            one = environments.lookup("modes")(spread=0.05, reward=how).rules
+            after, moved = one.step(state, jnp.asarray(point, jnp.float32), jax.random.key(0))
+            expected = directions[0] @ point / 0.7 if how == "along" else float(near)
+            assert float(moved.reward) == pytest.approx(expected, abs=1e-5)
+            assert bool(moved.done) and bool(one.solved(after, moved.reward)) == near

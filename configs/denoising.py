@@ -1,0 +1,60 @@
+"""Denoising: a chain that ends in a point of the plane is cloned from samples, then rewarded.
+
+Command:   python -m rljax --config configs/denoising.py
+Hardware:  two CPU cores, no accelerator; 1 GiB.
+Time:      TODO
+Score:     TODO
+
+The policy denoises the action of ``modes()``: 10 steps from N(0, I) to a ring of eight Gaussians. A position of a row
+is a step, so that each has a ratio of its own. A group is 8 chains for one prompt, a direction, and is paid for the way
+along it. The methods differ by the algorithm and by settings of the chain, ``config.model.denoising``:
+``configs/denoising.py:ddpo``, ``:flow_grpo``, ``:flow_grpo_fast``, ``:dance_grpo``, ``:dppo``, ``:b2_diffurl``,
+``:rlcm`` and ``:pi_rl``.
+"""
+
+import rljax
+
+# algorithm, penalty, weight and settings of the chain
+METHODS = {
+    "ddpo": ("grpo(kl=0.0, low=0.1, high=0.1)", {}, {}),
+    "flow_grpo": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.05)"}, {}),
+    "flow_grpo_fast": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.05)"}, {"first": 2, "last": 5}),
+    "dance_grpo": ("grpo(kl=0.0)", {}, {"shared": 1}),
+    "dppo": ("diffusion_ppo(last=2)", {}, {}),
+    "b2_diffurl": ("grpo(kl=0.0)", {"weight": "+ turn_end(linear(2.0, 10.0, 100))"}, {"shared": 4}),
+    "rlcm": ("grpo(kl=0.0)", {}, {"noise": "renoised", "log_std": -2.5}),
+    "pi_rl": ("ppo(kl=0.0)", {}, {"noise": "learned", "log_std": -2.5, "positions": "action"}),
+}
+
+
+def get_config(arg: str = "flow_grpo"):
+    """Return the config; ``arg``: a method, or "quick", short."""
+    arg = arg or "flow_grpo"
+    if arg not in (*METHODS, "quick"):
+        raise ValueError(f"denoising:{arg}: choose one of {', '.join(METHODS)}, 'quick'.")
+    config = rljax.default_config()
+    config.name = "denoising"
+    config.task = "modes()"
+    config.algorithm, seams, chain = METHODS.get(arg, METHODS["flow_grpo"])
+    config.model.kind = "mlp"
+    config.model.mlp.update({"layers": 3, "width": 128, "activation": "silu"})
+    config.model.denoising.update({"steps": 10, "noise": "sde", "log_std": -0.7, "positions": "step", **chain})
+    config.batch.update({"prompts": 64, "samples": 8})
+    config.learner.update({"epochs": 1, "minibatches": 2, "clip_norm": 1.0})
+    config.evaluation.update({"final_prompts": 512, "final_samples": 8})
+    config.phases = ("clone", "main")
+    config.phase.clone = rljax.phase(
+        algorithm="sft()",
+        steps=4000,
+        batch={"prompts": 512, "samples": 1},
+        learner={"minibatches": 1},
+        optimizer="adam(learning_rate=cosine_decay_schedule(3e-3, 4000))",
+        evaluate="base",
+    )
+    config.phase.main = rljax.phase(steps=200, optimizer="adam(learning_rate=3e-4)", evaluate="result", seam=seams)
+    if arg == "quick":
+        config.batch.prompts = 8
+        config.phase.clone.steps, config.phase.main.steps = 3, 3
+        config.phase.clone.batch.prompts = 8
+        config.evaluation.update({"final_prompts": 8, "final_samples": 2})
+    return config
