@@ -96,8 +96,8 @@ def check(config: schema.ConfigDict, field: str) -> None:
         schema.check_phase_field(target, path[2:], f"config.phase.{path[1]}")
     if not isinstance(target, schema.ConfigDict) or last not in target:
         fields = [name for name in flatten(config) if not name.startswith(("config.phase.", "config.module."))]
-        others = [name for name in fields if name.rpartition(".")[2] in (last, *foreign.SAME.get(last, ()))]
-        others += [f"config.phase.{p}.{last}" for p in config.phases if p in config.phase and last in config.phase[p]]
+        others = [f"config.phase.{p}.{last}" for p in config.phases if p in config.phase and last in config.phase[p]]
+        others += [name for name in fields if name.rpartition(".")[2] in (last, *foreign.SAME.get(last, ()))]
         valid = parse.nearest(last, target.keys()) if isinstance(target, schema.ConfigDict) else ""
         hint = f" Did you mean {' or '.join(others)}?" if others and "Here " not in valid else ""
         raise ValueError(f"config.{field}: unknown field.{hint}{valid}")

@@ -124,25 +124,18 @@ def unroll(
     n, scored = len(actor.scored), np.asarray(actor.scored, np.float32)[:, None]
     paid = np.arange(n)[:, None] == np.flatnonzero(scored).max()  # the position of a step that its reward is paid at
 
-    def drawing(keys: Key, time: Array) -> tuple[Key, Key]:
-        """Return the keys of an action and of the move that follows it."""
-        return jax.vmap(lambda key, t: tuple(jax.random.split(jax.random.fold_in(key, t))))(keys, time)
-
     def spread(x: Array) -> Array:
         return jnp.broadcast_to(x[None], (n, *x.shape))
-
-    def apart(x: Array) -> Array:
-        return x[None] if n == 1 else jnp.moveaxis(x, 1, 0)
 
     def step(before: Episodes, _: None) -> tuple[Episodes, Trace | None]:
         live, time = before.live, before.time
         observation, legal = seen(rules, before.system)
-        draw, move = drawing(keys, time)
+        draw, move = _drawing(keys, time)
         if expert:
             action = jax.vmap(rules.expert)(before.system)
             taken, logp, entropy = actor.stored(action, draw), *[jnp.zeros((time.size, n)[: 1 + (n > 1)])] * 2
         else:
-            common = None if shared is None else drawing(shared, time)[0]
+            common = None if shared is None else _drawing(shared, time)[0]
             taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature, common)
         system, moved = jax.vmap(rules.step)(before.system, action, move)
         small = jnp.abs(moved.reward) <= limits.LARGEST
@@ -167,13 +160,19 @@ def unroll(
         after = chosen(live, after, before)
         if not traced:
             return after, None
+        taken, logp, entropy = (x[None] if n == 1 else jnp.moveaxis(x, 1, 0) for x in (taken, logp, entropy))
         mask = live.astype(jnp.float32)[None] * scored
         seen_at = [None if x is None else spread(x) for x in (observation, legal)]
-        reward, logp, entropy = (x * mask for x in (jnp.where(paid, reward[None], 0.0), apart(logp), apart(entropy)))
-        return after, Trace(*seen_at, apart(taken), reward, logp, entropy, mask, spread(time))
+        reward, logp, entropy = (x * mask for x in (jnp.where(paid, reward[None], 0.0), logp, entropy))
+        return after, Trace(*seen_at, taken, reward, logp, entropy, mask, spread(time))
 
     after, trace = jax.lax.scan(step, episodes, None, length=steps)
     return after, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trace)
+
+
+def _drawing(keys: Key, time: Array) -> tuple[Key, Key]:
+    """Return the keys of an action and of the move that follows it, ``[B]`` each."""
+    return jax.vmap(lambda key, t: tuple(jax.random.split(jax.random.fold_in(key, t))))(keys, time)
 
 
 def chosen(where: Array, one: Tree, other: Tree) -> Tree:

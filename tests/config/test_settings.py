@@ -53,7 +53,7 @@ def test_the_config_is_made_of_the_schema_alone():
     module = {
         k.removeprefix("config.module.value."): v for k, v in config.items() if k.startswith("config.module.value.")
     }
-    groups = ("kind", "mlp", "vision")
+    groups = ("kind", "mlp", "denoising", "vision")
     alone = {("vocabulary",), *(f.path for f in settings.fields(ModelConfig) if f.path[0] in groups)}  # the policy's
     unset = dict.fromkeys(f.path[0] for f in settings.fields(ModelConfig) if f.path not in alone)
     given = {f.path[0]: f.default for f in settings.fields(ModuleConfig)}

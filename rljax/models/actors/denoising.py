@@ -89,7 +89,7 @@ class Denoising:
         return Gaussian(jnp.where(noisy, mean, straight), jnp.where(noisy, log_std, 0.0))
 
     def demonstrated(self, action: Array, keys: Key) -> Array:
-        """Return a chain to a demonstrated action a, whose likelihood fits the flow: v(x, t) to E[(a - x) / (1 - t) | x].
+        """Return chains to demonstrated actions a; their likelihood fits v(x, t) to E[(a - x) / (1 - t) | x].
 
         Its steps are those of v = (a - x) / (1 - t), with their noise unless it is learned. That chain is straight, x_k
         = (1 - t) z + t a, and its likelihood with deviations s_k is flow matching: -log p = sum_k |v(x_k, t) - (a -
