@@ -56,9 +56,12 @@ def score(r: types.Rollout, module: str, field: str) -> types.Array:
 def logit(s: types.Scores) -> types.Array:
     """Return the logit of each token, [B, T]: its log-prob among all tokens, and log sum exp of the logits; or Absent.
 
-    Divided by the temperature, as log-probs are. Of a module whose logits are Q it is Q(s_t, a_t).
+    Divided by the temperature, as log-probs are. Of a module whose logits are Q it is Q(s_t, a_t). A critic that reads
+    the action has that one logit, and no log-probs.
     """
     logp = s.logp if s.raw_logp is None else s.raw_logp
+    if logp is None and s.log_normaliser is not None:
+        return s.log_normaliser
     if logp is None or s.log_normaliser is None:
         raise errors.Absent("it needs the log-probs and scores.log_normaliser of a module")
     return logp + s.log_normaliser

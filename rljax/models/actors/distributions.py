@@ -86,6 +86,10 @@ class Categorical(flax.struct.PyTreeNode):
         logp = self._logp
         return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
+    def log_normaliser(self) -> Array:
+        """Return log sum_a exp(z_a)."""
+        return jax.nn.logsumexp(self.logits, axis=-1)
+
     def square_prob(self) -> Array:
         """Return sum_a p_a^2."""
         return jnp.sum(jnp.exp(2.0 * self._logp), axis=-1)
@@ -120,7 +124,7 @@ class Gaussian(flax.struct.PyTreeNode):
 
     def acted(self, taken: Array) -> Array:
         """Return u, clipped to [-1, 1], or tanh(u)."""
-        return jnp.tanh(taken) if self.squash else jnp.clip(taken, -1.0, 1.0)
+        return acted("gaussian", self.squash, taken)
 
     def logp(self, taken: Array) -> Array:
         """Return sum_i log N(u_i), with ``squash`` minus sum_i log(1 - tanh(u_i)^2)."""
@@ -213,6 +217,13 @@ class Chain(flax.struct.PyTreeNode):
     def divergence(self, name: str, other: "Chain") -> Array:
         """Return the divergence of the steps together, given the states before them."""
         return self.steps.divergence(name, other.steps)
+
+
+def acted(kind: str, squash: bool, taken: Array) -> Array:
+    """Return stored actions as the world reads them: tanh(u), or u, of a chain the last state, clipped to [-1, 1]."""
+    if kind == "denoiser":
+        taken = taken[..., -1, :]
+    return jnp.tanh(taken) if squash and kind == "gaussian" else jnp.clip(taken, -1.0, 1.0)
 
 
 def _slope(u: Array) -> Array:
