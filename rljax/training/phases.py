@@ -115,6 +115,7 @@ class Phase:
         """Return the fields of ``types.Scores`` of a module that the algorithm uses; "logp" for its distribution."""
         needs = interpreter.needs(self.algorithm)
         used = {field for name, field in needs.scores if name == module}
+        used |= {*(_LOGITS,) * (module in modules.critics(needs))}
         used |= {*("logp",) * (module in self.teachers), *("value",) * (module == "value" and needs.value)}
         for o in self.algorithm.objectives:
             if o.module == module:

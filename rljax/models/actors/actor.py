@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.models.actors import distributions
+from rljax.models.actors import critics, distributions
 from rljax.models.actors.mlp import Mlp
 from rljax.transforms import modules, ops
 from rljax.types import Array, Key, Tree
@@ -195,6 +195,9 @@ class Actor:
         divergence = {}
         for full in sorted(needs.divergence):
             name, (named, *more), _ = modules.parts(full)
+            if name == modules.LEAST:
+                divergence[full] = critics.least(policy, [others[n] for n in (named, *more)], rows, temperature)
+                continue
             if more:
                 raise ValueError(f"needs.divergence={full!r}: a mixture of modules, which actors do not have")
             actor, tree = others[named]
@@ -261,8 +264,11 @@ class Actor:
         if missing := [name for name in needs.requested if name not in scored]:
             words, what = types.SCORES[missing[0]].words, "a critic of actions" if self.reads_action else "an actor"
             raise ValueError(f"needs {words} ({missing[0]}), and {what} has {', '.join(scored)} alone")
-        for full in sorted(needs.divergence) if self.kind != "categorical" else ():
-            distributions.check_closed(modules.parts(full)[0])
+        for name in sorted(modules.parts(full)[0] for full in needs.divergence) if self.kind != "categorical" else ():
+            if name != modules.LEAST:
+                distributions.check_closed(name)
+            elif self.kind == "denoiser":
+                raise ValueError("needs the expectation of Q over its actions, and a denoiser's is not differentiated")
 
     def observed(self, params: Tree, rows: types.Rollout) -> Tree:
         """Return parameters whose statistics of observations contain the rows."""

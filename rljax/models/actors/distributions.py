@@ -57,8 +57,8 @@ class Categorical(flax.struct.PyTreeNode):
         """Return the distribution over actions where ``legal`` [..., A] is True; None: over all."""
         return cls(logits if legal is None else jnp.where(legal, logits, _ILLEGAL))
 
-    @property
-    def _logp(self) -> Array:
+    def every_logp(self) -> Array:
+        """Return log p of all actions, [..., A]."""
         return jax.nn.log_softmax(self.logits)
 
     def tempered(self, temperature: Array | float) -> "Categorical":
@@ -79,11 +79,11 @@ class Categorical(flax.struct.PyTreeNode):
 
     def logp(self, taken: Array) -> Array:
         """Return log p_a for actions ``[...]`` int32."""
-        return jnp.take_along_axis(self._logp, taken[..., None], axis=-1)[..., 0]
+        return jnp.take_along_axis(self.every_logp(), taken[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Array:
         """Return - sum_a p_a log p_a."""
-        logp = self._logp
+        logp = self.every_logp()
         return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
     def log_normaliser(self) -> Array:
@@ -92,11 +92,11 @@ class Categorical(flax.struct.PyTreeNode):
 
     def square_prob(self) -> Array:
         """Return sum_a p_a^2."""
-        return jnp.sum(jnp.exp(2.0 * self._logp), axis=-1)
+        return jnp.sum(jnp.exp(2.0 * self.every_logp()), axis=-1)
 
     def divergence(self, name: str, other: "Categorical") -> Array:
         """Return ``ops.divergence`` of the two."""
-        return ops.divergence(name, self._logp, other._logp)
+        return ops.divergence(name, self.every_logp(), other.every_logp())
 
 
 class Gaussian(flax.struct.PyTreeNode):
