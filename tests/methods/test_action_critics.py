@@ -1,4 +1,4 @@
-"""Critics that read states and actions of control worlds: their scores, their fixed points, and what is refused."""
+"""Critics of actions and soft actor-critic: scores, fixed points, replayed windows, and what is refused."""
 
 import functools
 import shutil
@@ -187,8 +187,13 @@ def test_replayed_windows_are_drawn_uniformly_from_a_bounded_pool_with_their_mot
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("call", ["iql()", "q_critics()"])
-@pytest.mark.parametrize("task", ["cartpole(horizon=12)", PENDULUM])
+@pytest.mark.parametrize(
+    ("task", "call"),
+    [
+        *((task, call) for task in ("cartpole(horizon=12)", PENDULUM) for call in ("iql()", "q_critics()")),
+        ("cartpole(horizon=12)", "q_critics(alpha=0.1)"),
+    ],
+)
 def test_a_step_trains_critics_of_actions_and_moves_their_followers(task, call):
     program = programs.build(config(task, call, seam__source="unrolled(5)"), devices=ONE)
     step = program.steps[0]
@@ -196,7 +201,7 @@ def test_a_step_trains_critics_of_actions_and_moves_their_followers(task, call):
     before = jax.device_get(state)
     state, metrics = step.fused(state, program.key)
     assert int(state.skipped_total) == 0 and np.isfinite(metrics["q/loss/value"])
-    assert tiny.equal(before.params["policy"], state.params["policy"]) == (call == "q_critics()")
+    assert tiny.equal(before.params["policy"], state.params["policy"]) == call.startswith("q_critics")
     for name in ("q", "q_2"):
         moved = jax.tree.map(lambda a, b: (a + b) / 2, before.params[name], jax.device_get(state.params[name]))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.frozen[f"{name}_target"], moved)
