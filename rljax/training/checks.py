@@ -43,6 +43,10 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
         given = [(o.module, interpreter.objective_needs(o)) for o in setup.algorithm.objectives]
         for module, needs in (*given, *setup.phase.read.items()):
             network: Any = setup.networks[module]
+            for name, named, _ in map(modules.parts, sorted(needs.divergence)):
+                critics = [n for n in named if getattr(setup.networks.get(n), "reads_action", False)]
+                if critics and name != modules.LEAST:
+                    raise ValueError(f"{where}: {name} from {critics[0]!r}, a critic of actions, not a distribution")
             if isinstance(network, actors.Actor):
                 try:
                     network.check(needs)

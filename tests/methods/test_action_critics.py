@@ -275,6 +275,7 @@ def test_a_denoiser_has_no_drawn_action_to_differentiate():
 @pytest.mark.parametrize(
     ("algorithm", "names", "message", "error"),
     [
+        ("ilql()", ("q", "q_2"), r"reverse_kl from 'q_.*target', a critic of actions, not a distribution", ValueError),
         ("q_critics(alpha=0.1)", ("q", "q_2"), r"penalty nll\(.*the scores have no logp", errors.CodeError),
         ("q_critics(q=('q', 'policy'), target=('q_target',))", ("q",), r"'policy' needs the logsumexp", ValueError),
         ("q_critics(q=('q', 'value'), target=('q_target',))", ("q",), r"module.value: values and log-prob", ValueError),
