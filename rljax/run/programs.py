@@ -117,6 +117,12 @@ class Program:
         outputs = modules.outputs(self.phases, source) or {"scalar"}
         output: Any = "both" if len(outputs) > 1 else next(iter(outputs))
         if phase.settings.model.kind == "mlp":
+            if output == "both":
+                raise ValueError(
+                    f"config.module.{module}: values and log-probs or Q are read of it, and an actor has one output."
+                )
+            if source != "policy" and any("log_normaliser" in p.fields(source) for p in self.phases):
+                output = "action"
             return self._actor(phase, output, modules.bins(self.phases, source))
         architecture = phase.settings.model.network(self.tokenizer.vocabulary, self._placeholder, output)
         if module != "policy":
@@ -135,6 +141,8 @@ class Program:
         observed, actions = kinds.pop()
         model = phase.settings.model
         kind = "denoiser" if model.denoising.steps else "gaussian"
+        if output == "action" and model.denoising.positions == "step":
+            raise ValueError("config.model.denoising.positions='step': a critic of actions reads whole ones, 'action'.")
         of = ("categorical", actions.count) if isinstance(actions, control.Discrete) else (kind, actions.size)
         return actors.Actor(model.mlp, observed, *of, denoising=model.denoising, output=output, bins=bins)
 

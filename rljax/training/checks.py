@@ -40,12 +40,18 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
         _noise(setup)
         asked = [interpreter.needs(setup.algorithm), *setup.phase.read.values()]
         head.check([name for needs in asked for name in needs.requested if not types.SCORES[name].at])
-        policy: Any = setup.networks["policy"]
-        if isinstance(policy, actors.Actor):
-            try:
-                policy.check(asked[0])
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
+        given = [(o.module, interpreter.objective_needs(o)) for o in setup.algorithm.objectives]
+        for module, needs in (*given, *setup.phase.read.items()):
+            network: Any = setup.networks[module]
+            for name, named, _ in map(modules.parts, sorted(needs.divergence)):
+                critics = [n for n in named if getattr(setup.networks.get(n), "reads_action", False)]
+                if critics and name != modules.LEAST:
+                    raise ValueError(f"{where}: {name} from {critics[0]!r}, a critic of actions, not a distribution")
+            if isinstance(network, actors.Actor):
+                try:
+                    network.check(needs)
+                except ValueError as error:
+                    raise ValueError(f"{where}: {module!r} {error}") from None
     with errors.within(where):
         rows = jax.eval_shape(producers.make(setup).check, _KEY)
         if not trains:
@@ -74,10 +80,11 @@ def _noise(setup: phases.Setup) -> None:
 # --- the algorithm -----------------------------------------------------------------------------
 
 
-def _scores(rows: types.Rollout, needs: types.Needs) -> types.Scores:
+def _scores(rows: types.Rollout, needs: types.Needs, network: Any) -> types.Scores:
     """Return the scores that a model computes for ``needs``."""
     fields: dict[str, Any] = {name: jnp.zeros(shape) for name, shape in shapes.requested(needs, rows.mask).items()}
-    return types.Scores(logp=rows.mask, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
+    logp = None if getattr(network, "reads_action", False) else rows.mask
+    return types.Scores(logp=logp, divergence=dict.fromkeys(needs.divergence, rows.mask), **fields)
 
 
 def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores:
@@ -86,7 +93,7 @@ def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores
     top = max(asked.top, default=0)
     if top and top > (vocabulary := setup.networks[module].architecture.vocabulary):
         raise ValueError(f"config.module.{module}: top={top} exceeds the {vocabulary} tokens of its vocabulary.")
-    scores, reading = _scores(rows, asked), setup.reads.get(module)
+    scores, reading = _scores(rows, asked, setup.networks[module]), setup.reads.get(module)
     answered = reading is not None and None in reading.after
     behind = jnp.pad(rows.mask, ((0, 0), (0, 1)))  # as wide as no array of the row
     return scores.replace(after_logp=behind, after_mask=behind) if answered else scores
@@ -155,11 +162,11 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
-        requested = interpreter.objective_needs(o)
-        live = _scores(batch, requested) if requested.live else None
+        requested, network = interpreter.objective_needs(o), setup.networks[o.module]
+        live = _scores(batch, requested, network) if requested.live else None
         batch, inner = interpreter.prepare_minibatch(o, batch, live, inner, key)
         part = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], batch)
-        _, terms = interpreter.loss(o, part, _scores(part, requested), inner, key)
+        _, terms = interpreter.loss(o, part, _scores(part, requested, network), inner, key)
         metrics |= terms if o.module == "policy" else {f"{o.module}/{name}": x for name, x in terms.items()}
     params = {"weights": rows.mask}  # a stand-in: pieces after the update treat all parameters alike
     reference = params if modules.reads_reference(needs) else None

@@ -22,6 +22,7 @@ from rljax.transforms import modules
 _CANDIDATES = 8  # stream of the root key
 _PLAIN = ModuleConfig()
 _HEAD = "scalar"  # the parameter of a head that is a number at each position
+_LOGITS = "log_normaliser"  # with log-probs, the logits: Q of a critic of actions
 _OUTPUTS = (_HEAD, "unembedding")  # parameters of a network that a head on its trunk does not read
 
 
@@ -114,11 +115,12 @@ class Phase:
         """Return the fields of ``types.Scores`` of a module that the algorithm uses; "logp" for its distribution."""
         needs = interpreter.needs(self.algorithm)
         used = {field for name, field in needs.scores if name == module}
+        used |= {*(_LOGITS,) * (module in modules.critics(needs))}
         used |= {*("logp",) * (module in self.teachers), *("value",) * (module == "value" and needs.value)}
         for o in self.algorithm.objectives:
             if o.module == module:
                 needs = interpreter.objective_needs(o)
-                used |= {field for field in needs.requested if types.SCORES[field].at} or {"logp"}
+                used |= {x for x in needs.requested if types.SCORES[x].at or x == _LOGITS} or {"logp"}
         return frozenset(used)
 
     def heads(self, module: str) -> frozenset[str]:

@@ -15,6 +15,7 @@ from rljax import types
 from rljax.language import errors
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
+LEAST = "least_q"  # no divergence, but asked for like one: E_{a ~ policy} min_i Q_i(s, a) of modules whose logits are Q
 SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
 _SEPARATOR, _END, _TOP = "/", "@", "top_"
 _NONE = types.Needs()
@@ -56,9 +57,12 @@ def score(r: types.Rollout, module: str, field: str) -> types.Array:
 def logit(s: types.Scores) -> types.Array:
     """Return the logit of each token, [B, T]: its log-prob among all tokens, and log sum exp of the logits; or Absent.
 
-    Divided by the temperature, as log-probs are. Of a module whose logits are Q it is Q(s_t, a_t).
+    Divided by the temperature, as log-probs are. Of a module whose logits are Q it is Q(s_t, a_t). A critic that reads
+    the action has that one logit, and no log-probs.
     """
     logp = s.logp if s.raw_logp is None else s.raw_logp
+    if logp is None and s.log_normaliser is not None:
+        return s.log_normaliser
     if logp is None or s.log_normaliser is None:
         raise errors.Absent("it needs the log-probs and scores.log_normaliser of a module")
     return logp + s.log_normaliser
@@ -101,7 +105,12 @@ def divergence_needs(divergence: str) -> types.Needs:
 
 
 def asked(field: str) -> types.Needs:
-    """Return what a module computes for a field in ``Needs.scores``, such as "value"; "top_32" is of ``Scores.top``."""
+    """Return what a module computes for a field in ``Needs.scores``, such as "value"; "top_32" is of ``Scores.top``.
+
+    A name that begins with ``LEAST`` is of ``Scores.divergence``.
+    """
+    if field.startswith(LEAST):
+        return types.Needs(divergence=frozenset({field}))
     if field.startswith(_TOP):
         return types.Needs(top=frozenset({int(field.removeprefix(_TOP))}))
     by_default = field in types.SCORES and not hasattr(_NONE, field)  # the log-probs, and what a module's texts bring
@@ -116,7 +125,18 @@ def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:
 
 def compared(needs: types.Needs) -> frozenset[str]:
     """Return what the divergences over the vocabulary are from: names of modules, and ``REFERENCE``."""
-    return frozenset(module for name in needs.divergence if not top(name) for module in parts(name)[1])
+    names = {name for name in needs.divergence if not top(name)} | _least(needs)
+    return frozenset(module for name in names for module in parts(name)[1])
+
+
+def _least(needs: types.Needs) -> frozenset[str]:
+    asked = needs.divergence | {field for _, field in needs.scores}
+    return frozenset(name for name in asked if name.startswith(LEAST))
+
+
+def critics(needs: types.Needs) -> frozenset[str]:
+    """Return the modules over whose Q the policy takes an expectation."""
+    return frozenset(module for name in _least(needs) for module in parts(name)[1])
 
 
 def reads_reference(needs: types.Needs) -> bool:

@@ -214,6 +214,25 @@ def adaptive_entropy(
 
 
 @define.schedule
+def dual_entropy(target: types.Number, initial: types.Positive = 0.2, step: types.Positive = 0.003) -> types.Controller:
+    """Steer a coefficient until the entropy is at a target: alpha <- alpha exp(step clip(target - entropy, -1, 1)).
+
+    The dual variable of a constraint on the entropy: gradient ascent in log alpha (SAC, arXiv 1812.05905, eq. 18),
+    clipped. Differs from ``adaptive_entropy`` by moving in proportion to the distance, and by going to either side, so
+    that the target may be negative, as densities have. Reads the metric ``live_entropy``, which ``penalty.entropy``
+    writes.
+
+    Args:
+      target: entropy to reach, nats a token or an action; of A numbers in [-1, 1] SAC takes -A.
+      initial: first coefficient.
+      step: change of its logarithm after a step, for each nat of distance up to 1.
+    """
+    return _steered(
+        initial, lambda c, metrics: c * jnp.exp(step * jnp.clip(target - metrics["live_entropy"], -1.0, 1.0))
+    )
+
+
+@define.schedule
 def adaptive_mixture(
     target: types.NonNegative,
     initial: types.Fraction = 0.5,

@@ -94,7 +94,11 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
         **{"logp": live[ROW], "proximal": logp, "behaviour": logp, "raw": logp, "ref": REF[ROW], "entropy": H * tokens},
         **{"sampled_entropy": H * tokens, "square_prob": 2 * np.exp(logp)},  # equal token weights in otb
         **{"js": tokens, "scored": r, "learned": r, "prm": REF[ROW], "after": -np.ones((len(r), 3))},
-        **{"normaliser": tokens, **dict.fromkeys(("q_target", "q_2_target"), state_values(reward)[STATE][ROW] + 1.0)},
+        **{
+            "normaliser": tokens,
+            "least": tokens,
+            **dict.fromkeys(("q_target", "q_2_target"), state_values(reward)[STATE][ROW] + 1.0),
+        },
         **{"student": logp - (1 - r[:, None]) * tokens, "stepwise": tokens, "live_stepwise": tokens},
         **dict.fromkeys(("value", "value_2"), state_values(reward)[STATE][ROW]),
         **{"live_value": tokens, "turn": np.zeros((N, 3), int)},

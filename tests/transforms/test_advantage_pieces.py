@@ -69,6 +69,9 @@ def close(a, b, **tolerance):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), **{"rtol": 1e-5, "atol": 2e-6, **tolerance})
 
 
+Q = ("q_returns", "soft_q_returns")  # pieces that write the target of Q
+
+
 @pytest.mark.default_tier(10)
 @pytest.mark.parametrize("name", PIECES)
 def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
@@ -79,13 +82,13 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
     def out(r):
         with jax.numpy_dtype_promotion("strict"):
             done, state = piece.apply(r, piece.init(), KEY)
-        target = {"partition_target": done.returns, "q_returns": done.extra.get("q_returns")}  # write no advantage
+        target = {"partition_target": done.returns, **dict.fromkeys(Q, done.extra.get("q_returns"))}  # no advantage
         return target.get(name, done.advantage), done.returns, state
 
     a = out(r)[0]
     assert a.dtype == jnp.float32 and np.isfinite(a).all()
     np.testing.assert_array_equal(np.asarray(a)[np.asarray(d["mask"]) == 0], 0)
-    assert name in ("partition_target", "q_returns") or not a[8].any()  # the invalid row
+    assert name in ("partition_target", *Q) or not a[8].any()  # the invalid row
     order = np.random.default_rng(1).permutation(batch.B)
     close(out(batch.records(batch.select(d, order))[0])[0], np.asarray(a)[order], atol=1e-5)
     garbage = out(r.replace(reward=r.reward.at[8].set(jnp.nan), token_reward=r.token_reward.at[8].set(9e9)))[0]
@@ -108,7 +111,7 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
         assert all(np.isfinite(x).all() for x in leaves) and max(np.abs(x).max() for x in leaves) < 1e3
     with jax.enable_x64(True):
         shape = jax.eval_shape(lambda r: run(r, piece), batch.records(d, jnp.float64)[0])
-        written = shape.advantage, shape.returns, shape.extra["q_returns"] if name == "q_returns" else None
+        written = shape.advantage, shape.returns, shape.extra["q_returns"] if name in Q else None
         assert {x.dtype for x in written if x is not None} == {jnp.dtype("float64")}
 
 

@@ -42,7 +42,9 @@ def logits(seed):
 def scored(x, token, divergences=()):
     """Return the scores of a policy given by its logits, with divergences from the one of seed 1."""
     full, other = jax.nn.log_softmax(x), jax.nn.log_softmax(logits(1))
-    divergence = {name: ops.divergence(modules.parts(name)[0], full, other) for name in divergences}
+    names = {name: modules.parts(name)[0] for name in divergences}
+    divergence = {full_name: ops.divergence(n, full, other) for full_name, n in names.items() if n != modules.LEAST}
+    divergence |= {x: jnp.sum(jnp.exp(full) * logits(1), -1) for x, n in names.items() if n == modules.LEAST}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
     return types.Scores(
         logp=logp,

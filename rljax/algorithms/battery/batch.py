@@ -17,6 +17,7 @@ LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "
 LIVE |= {"log_normaliser": "normaliser"}
 SHIFT = tuple(f"reverse_kl{of}" for of in ("", "/q_target", "/q_2_target"))  # divergences of a shift by Q - V
 
+LIVE_LEAST, LEAST = "least_q/q/q_2", "least_q/q_target/q_2_target"
 SAMPLED = {f"{name}_logp": name for name in ("proximal", "behaviour", "raw", "ref")} | {"entropy": "sampled_entropy"}
 SAMPLED |= {name: name for name in ("mask", "reward", "valid", "square_prob", "value", "on_policy")}
 WHOLE = ("group", "turn", "version", "episode", "agent", "domain", "finish", "outcome")
@@ -83,6 +84,7 @@ def arrays(seed: int = 0, token_rewards: bool = False, episodes: bool = False) -
     d["normaliser"] = other.normal(size=(B, T))  # live, of logits that are Q
     d |= {name: other.normal(size=(B, T)) for name in ("q_target", "q_2_target")}  # Q of critics that follow others
     d["extra"]["q_returns"] = other.normal(size=(B, T))
+    d["least"] = other.normal(size=(B, T))  # the expected Q of the policy, of critics that follow others
     if episodes:
         d["reward"] = d["reward_of_rollout"]  # every row of a rollout holds the rollout's reward
         d["agent"] = d["episode"] % 2  # one agent writes all of it
@@ -156,6 +158,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             "judge": types.Scores(reward=f(d["scored"])),
             "prm": types.Scores(logp=f(d["prm"]), process=f(d["stepwise"])),
             "scorer": types.Scores(after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))),
+            "policy": types.Scores(entropy=f(d["sampled_entropy"]), divergence={LEAST: f(d["least"])}),
             "student": types.Scores(
                 logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
             ),
@@ -167,7 +170,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         },
     )
     live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
-    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT))}
+    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST))}
     return rollout, types.Scores(divergence=exact, **live)
 
 

@@ -31,11 +31,48 @@ def q_returns(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 0.0, steps: 
       lam: lambda of TD(lambda); 0 is one step.
       steps: n of the n-step return; with ``lam``, V is backed up n - 1 steps before.
     """
+    return extras.put(r, {"q_returns": _targets(r, gamma, lam, steps)})
+
+
+def _targets(r: types.Rollout, gamma, lam, steps: int) -> types.Array:
     backed = r
     for _ in range(steps - 1):  # the Bellman operator along each row
         backed = backed.replace(value=credit.estimates(backed, gamma, 0.0)[1])
-    target = credit.estimates(backed, gamma, lam)[1]
-    return extras.put(r, {"q_returns": jnp.where(r.mask > 0, target, 0.0)})
+    return jnp.where(r.mask > 0, credit.estimates(backed, gamma, lam)[1], 0.0)
+
+
+def _soft(a) -> types.Needs:
+    least = modules.divergence(modules.LEAST, *modules.named("soft_q_returns", a["module"]))
+    return modules.needs("policy", field="entropy") | modules.needs("policy", field=least)
+
+
+@define.advantage(needs=_soft)
+def soft_q_returns(
+    r,
+    alpha: types.NonNegative = 0.2,
+    module: tuple[str, ...] = TWINS,
+    gamma: types.Fraction = 0.99,
+    lam: types.Fraction = 0.0,
+    steps: types.Count = 1,
+) -> types.Rollout:
+    """Write the soft target of Q, as ``q_returns`` with V(s) = E_{a ~ pi} min_i Q_i(s, a) + alpha H(pi(s)).
+
+    Soft actor-critic (arXiv 1812.05905, eq. 2 and 3; discrete: 1910.07207), whose target has one drawn action; here the
+    entropy is exact, and so is the expectation where actions can be counted. Differs from ``q_returns`` by the policy
+    that V is of: the one that is trained, whatever wrote the rows.
+
+    Args:
+      alpha: weight of the entropy, in units of the return.
+      module: names of ``config.module``, networks with logits, which are Q.
+      gamma: discount of a step.
+      lam: lambda of TD(lambda); 0 is one step.
+      steps: n of the n-step return.
+    """
+    of = r.scores.get("policy", types.Scores())
+    least = of.divergence.get(modules.divergence(modules.LEAST, *module))
+    value = ops.given(least, "soft_q_returns: the rollout has no scores['policy'].divergence of least_q")
+    value = value + alpha * modules.score(r, "policy", "entropy")
+    return extras.put(r, {"q_returns": _targets(r.replace(value=value), gamma, lam, steps)})
 
 
 def _logits(a) -> types.Needs:

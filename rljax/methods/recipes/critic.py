@@ -231,3 +231,40 @@ def archer(
             *(types.Objective(module=name, **ends, **fits) for name in q),
         ],
     )
+
+
+@recipe
+def sac(
+    alpha: NonNegative = 0.2,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    share: Fraction = 1.0,
+    steps: Count = 100,
+    q: tuple[str, ...] = ("q", "q_2"),
+    q_target: tuple[str, ...] = ("q_target", "q_2_target"),
+) -> Algorithm:
+    """Maximize Q + alpha H by the gradient through drawn actions, with twin critics of actions that fit replayed rows.
+
+    Soft actor-critic (arXiv 1801.01290, 1812.05905; discrete actions and tokens: 1910.07207): Q fits r + gamma V(s'),
+    V = E min Q + alpha H of modules that follow the trained ones (``config.module.q_target.follows="q"``). The modules
+    q and q_2 have logits. ``alpha="dual_entropy(target)"`` is the adapted temperature. Targets are computed once a
+    step. Rows are replayed for ``steps`` steps; in a control world ``seam.source="unrolled(n) | replay(1.0, steps)"``
+    replays windows of episodes. Differs from ``iql`` by Q at actions that no row took.
+
+    Args:
+      alpha: weight of the entropy, in units of the return.
+      gamma: discount of a step.
+      lam: lambda of the target of Q.
+      share: share of the groups that are replayed.
+      steps: batches that the replay holds.
+      q: the modules that are trained as Q.
+      q_target: the modules that targets are read from.
+    """
+    mean = reduce.mean_over_tokens()
+    return compose(
+        source=source.replay(share, steps),
+        advantage=[advantage.soft_q_returns(alpha, q_target, gamma, lam)],
+        loss=[surrogate.least_q(q), penalty.entropy(alpha)],
+        reduce=mean,
+        others=[types.Objective(loss=(surrogate.q_error(),), reduce=mean, module=name) for name in q],
+    )

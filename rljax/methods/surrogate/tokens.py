@@ -150,6 +150,26 @@ def implicit_negative(
     return weight * jnp.where(trajectories.correct(r)[:, None], -d, -jnp.log(implied))
 
 
+def _least(a) -> types.Needs:
+    return types.Needs(
+        divergence=frozenset({modules.divergence(modules.LEAST, *modules.named("least_q", a["module"]))})
+    )
+
+
+@define.surrogate(needs=_least)
+def least_q(loss, r, s, module: tuple[str, ...] = ("q", "q_2")) -> types.Array:
+    """Maximize E_{a ~ pi} min_i Q_i(s, a), differentiated through the actions; the critics are constants.
+
+    The policy term of SAC beside ``penalty.entropy(alpha)`` (arXiv 1812.05905, eq. 7 to 9): exact where actions can be
+    counted (1910.07207), and at one reparameterised action where they are numbers. It reads no advantage.
+
+    Args:
+      module: names of ``config.module``, networks with logits, which are Q.
+    """
+    name = modules.divergence(modules.LEAST, *module)
+    return -ops.given(s.divergence.get(name), f"surrogate.least_q: the scores have no {name!r}")
+
+
 def _q_needs(a) -> types.Needs:
     return types.Needs(process=True) if a["per"] == "turn" else types.Needs(log_normaliser=True)
 

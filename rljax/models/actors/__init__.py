@@ -5,6 +5,7 @@ A module of a run is a ``models.Model``, which reads tokens, or an ``Actor``, wh
 
 ====================  =================================================================
 ``actor.py``          ``Actor``: a network with a distribution of actions, or a value
+``critics.py``        the expectation of Q over the actions of a policy
 ``distributions.py``  distributions of actions: log-probs, entropies, exact divergences
 ``denoising.py``      the settings and steps of chains that end in an action
 ``mlp.py``            the settings and layers of the network

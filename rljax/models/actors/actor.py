@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.models.actors import distributions
+from rljax.models.actors import critics, distributions
 from rljax.models.actors.denoising import Denoising
 from rljax.models.actors.mlp import Mlp
 from rljax.transforms import modules, ops
 from rljax.types import Array, Key, Tree
 
-_SCALE = {"logits": 0.01, "scalar": 1.0}  # of the last layer at the start
+_SCALE = {"logits": 0.01, "scalar": 1.0, "action": 1.0}  # of the last layer at the start
 _INSIDE = 0.999  # of the bounds of tanh, for demonstrated actions on them
 _SCORED = ("entropy", "square_prob", "value", "value_logits")
+_LOGITS = "log_normaliser"  # of a critic of actions, or of categorical actions
 
 
 class Motion(flax.struct.PyTreeNode):
@@ -48,7 +49,8 @@ class Actor:
       kind: of the distribution of actions.
       actions: A, the number of actions, or how many numbers an action has.
       denoising: the chain of a denoiser's actions.
-      output: "logits", a distribution of actions; or "scalar", a value.
+      output: "logits", a distribution of actions; "scalar", a value; or "action", Q of a state and an action, which is
+        the action's logit where actions are categorical, and else a number of both.
       bins: first center, last center and number of the bins of a value that is an expectation; None: a plain number.
     """
 
@@ -57,7 +59,7 @@ class Actor:
     kind: Literal["categorical", "gaussian", "denoiser"]
     actions: int
     denoising: Denoising = Denoising()
-    output: Literal["logits", "scalar"] = "logits"
+    output: Literal["logits", "scalar", "action"] = "logits"
     bins: tuple[float, float, int] | None = None
 
     @property
@@ -74,13 +76,20 @@ class Actor:
 
     @property
     def _outputs(self) -> int:
-        return self.actions if self.output == "logits" else 1 if self.bins is None else self.bins[2]
+        if self.output == "scalar":
+            return 1 if self.bins is None else self.bins[2]
+        return 1 if self.reads_action else self.actions
+
+    @property
+    def reads_action(self) -> bool:
+        """Whether the network reads an action beside the observation."""
+        return self.output == "action" and self.kind != "categorical"
 
     def init(self, key: Key) -> Tree:
         """Return random parameters: nested dictionaries of arrays."""
         shape, steps = self.architecture, self.denoising.steps
         chain = self.output == "logits" and self.kind == "denoiser"
-        more = self.actions + steps if chain else 0
+        more = self.actions + steps if chain else self.actions if self.reads_action else 0
         params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
         if chain and self.denoising.noise == "learned":
             params["log_std"] = jnp.full((steps, self.actions), self.denoising.log_std)
@@ -189,7 +198,8 @@ class Actor:
           teachers: actor and parameters of modules by name, for exact divergences from them.
 
         Returns:
-          Scores ``[B, T]`` float32; ``logp`` is 0 where the mask is 0. A critic has no ``logp``.
+          Scores ``[B, T]`` float32; ``logp`` is 0 where the mask is 0. A critic has no ``logp``; one that reads the
+          action has Q as its ``log_normaliser``, the logsumexp of the one logit.
 
         Raises:
           ValueError: a score that the kind of actor does not have.
@@ -198,13 +208,21 @@ class Actor:
         motion: Any = ops.given(rows.motion, "score: the rows have no motion")
         if self.output == "scalar":
             return self._value(params, motion.observation)
+        if self.reads_action:
+            action = distributions.acted(self.kind, self.architecture.squash, motion.taken)
+            return types.Scores(log_normaliser=self.of_action(params, motion.observation, action))
         read = motion.observation, motion.legal, motion.taken
         policy = self.policy(params, *read).tempered(temperature)
-        fields: dict[str, Any] = {name: getattr(policy, name)() for name in _SCORED[:2] if getattr(needs, name)}
+        fields: dict[str, Any] = {
+            name: getattr(policy, name)() for name in (*_SCORED[:2], _LOGITS) if getattr(needs, name)
+        }
         others = {modules.REFERENCE: (self, reference), **(teachers or {})}
         divergence = {}
         for full in sorted(needs.divergence):
             name, (named, *more), _ = modules.parts(full)
+            if name == modules.LEAST:
+                divergence[full] = critics.least(policy, [others[n] for n in (named, *more)], rows, temperature)
+                continue
             if more:
                 raise ValueError(f"needs.divergence={full!r}: a mixture of modules, which actors do not have")
             actor, tree = others[named]
@@ -251,6 +269,10 @@ class Actor:
         seen = jnp.broadcast_to(observation[..., None, :], (*x.shape[:-1], observation.shape[-1]))
         return distributions.Chain.of(self.transition(params, seen, x, step))
 
+    def of_action(self, params: Tree, observation: Array, action: Array) -> Array:
+        """Return Q ``[...]`` of states ``[..., O]`` and actions ``[..., A]`` as the world reads them."""
+        return self.architecture.apply(params, observation, action)[..., 0]
+
     def _value(self, params: Tree, observation: Array) -> types.Scores:
         out = self.architecture.apply(params, observation)
         if self.bins is None:
@@ -260,11 +282,15 @@ class Actor:
 
     def check(self, needs: types.Needs) -> None:
         """Raise ValueError if the actor does not have what is needed."""
-        if missing := [name for name in needs.requested if name not in _SCORED]:
-            words = types.SCORES[missing[0]].words
-            raise ValueError(f"needs {words} ({missing[0]}), and an actor has {', '.join(_SCORED)} alone")
-        for full in sorted(needs.divergence) if self.kind != "categorical" else ():
-            distributions.check_closed(modules.parts(full)[0])
+        scored = (_LOGITS,) if self.reads_action else (*_SCORED, *(_LOGITS,) * (self.kind == "categorical"))
+        if missing := [name for name in needs.requested if name not in scored]:
+            words, what = types.SCORES[missing[0]].words, "a critic of actions" if self.reads_action else "an actor"
+            raise ValueError(f"needs {words} ({missing[0]}), and {what} has {', '.join(scored)} alone")
+        for name in sorted(modules.parts(full)[0] for full in needs.divergence) if self.kind != "categorical" else ():
+            if name != modules.LEAST:
+                distributions.check_closed(name)
+            elif self.kind == "denoiser":
+                raise ValueError("needs the expectation of Q over its actions, and a denoiser's is not differentiated")
 
     def observed(self, params: Tree, rows: types.Rollout) -> Tree:
         """Return parameters whose statistics of observations contain the rows."""

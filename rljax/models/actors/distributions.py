@@ -56,8 +56,8 @@ class Categorical(flax.struct.PyTreeNode):
         """Return the distribution over actions where ``legal`` [..., A] is True; None: over all."""
         return cls(logits if legal is None else jnp.where(legal, logits, _ILLEGAL))
 
-    @property
-    def _logp(self) -> Array:
+    def every_logp(self) -> Array:
+        """Return log p of all actions, [..., A]."""
         return jax.nn.log_softmax(self.logits)
 
     def tempered(self, temperature: Array | float) -> "Categorical":
@@ -78,20 +78,24 @@ class Categorical(flax.struct.PyTreeNode):
 
     def logp(self, taken: Array) -> Array:
         """Return log p_a for actions ``[...]`` int32."""
-        return jnp.take_along_axis(self._logp, taken[..., None], axis=-1)[..., 0]
+        return jnp.take_along_axis(self.every_logp(), taken[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Array:
         """Return - sum_a p_a log p_a."""
-        logp = self._logp
+        logp = self.every_logp()
         return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+    def log_normaliser(self) -> Array:
+        """Return log sum_a exp(z_a)."""
+        return jax.nn.logsumexp(self.logits, axis=-1)
 
     def square_prob(self) -> Array:
         """Return sum_a p_a^2."""
-        return jnp.sum(jnp.exp(2.0 * self._logp), axis=-1)
+        return jnp.sum(jnp.exp(2.0 * self.every_logp()), axis=-1)
 
     def divergence(self, name: str, other: "Categorical") -> Array:
         """Return ``ops.divergence`` of the two."""
-        return ops.divergence(name, self._logp, other._logp)
+        return ops.divergence(name, self.every_logp(), other.every_logp())
 
 
 class Gaussian(flax.struct.PyTreeNode):
@@ -119,7 +123,7 @@ class Gaussian(flax.struct.PyTreeNode):
 
     def acted(self, taken: Array) -> Array:
         """Return u, clipped to [-1, 1], or tanh(u)."""
-        return jnp.tanh(taken) if self.squash else jnp.clip(taken, -1.0, 1.0)
+        return acted("gaussian", self.squash, taken)
 
     def logp(self, taken: Array) -> Array:
         """Return sum_i log N(u_i), with ``squash`` minus sum_i log(1 - tanh(u_i)^2)."""
@@ -216,6 +220,13 @@ class Chain(flax.struct.PyTreeNode):
 def _joined(x: Array) -> Array:
     """Return ``[..., K, A]`` as ``[..., K * A]``."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def acted(kind: str, squash: bool, taken: Array) -> Array:
+    """Return stored actions as the world reads them: tanh(u), or u, of a chain the last state, clipped to [-1, 1]."""
+    if kind == "denoiser":
+        taken = taken[..., -1, :]
+    return jnp.tanh(taken) if squash and kind == "gaussian" else jnp.clip(taken, -1.0, 1.0)
 
 
 def _slope(u: Array) -> Array:

@@ -217,12 +217,16 @@ def _checked(
         raise ValueError(f"temperature={temperature} must be at least 0 (0: greedy, scored at 1) and finite")
     if chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1 position")
-    unknown = sorted(name for name in needs.divergence if not ops.is_divergence(modules.parts(name)[0]))
+    unknown = sorted(name for name in needs.divergence if not _is_exact(modules.parts(name)[0]))
     if unknown:
         raise ValueError(f"needs.divergence={unknown}: choose from {', '.join(ops.DIVERGENCES)}")
     if absent := sorted(modules.compared(needs) - {*others}):
         raise ValueError(f"needs.divergence={sorted(needs.divergence)} needs parameters of {', '.join(absent)}")
     return rollout.context, rollout.action
+
+
+def _is_exact(name: str) -> bool:
+    return name == modules.LEAST or ops.is_divergence(name)
 
 
 def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.Action) -> None:
@@ -387,6 +391,10 @@ def _from_logits(
             }
             for full in sorted(needs.divergence):
                 name, named, sampling = modules.parts(full)
+                if name == modules.LEAST:
+                    q = jnp.stack([tempered(*others[n], columns["others"][n]) for n in named])
+                    result[full] = jnp.sum(jnp.exp(logp) * jax.lax.stop_gradient(jnp.min(q, axis=0)), axis=-1)
+                    continue
                 mixture = modules.mixture([apart[n + modules.SAMPLING * sampling] for n in named])
                 result[full] = ops.divergence(name, logp, mixture)
     return {name: jnp.where(columns["real"], x, 0.0) for name, x in result.items()}

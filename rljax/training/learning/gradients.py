@@ -20,7 +20,9 @@ from rljax.models.scores import packing
 from rljax.training import phases, sharding
 from rljax.training.learning import diagnostics, optimizers
 from rljax.transforms import modules
+from rljax.transforms.frame import extras
 
+_NOISE = 3_000_000
 _HEADS = 2_000_000  # stream of an objective's key, beyond any number of repeats and micro-batches
 
 Rows = Sequence[types.Rollout]  # the same rows, prepared by each objective
@@ -38,6 +40,14 @@ def map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, s
         return function(rollout)
     out = jax.lax.map(function, split(rollout, setup.learner.microbatches, setup.mesh))
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), out)
+
+
+def noised(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> types.Rollout:
+    """Return rows with the noise of reparameterised actions, if a piece reads their expected Q."""
+    gaussian = getattr(setup.networks["policy"], "kind", "") == "gaussian"
+    if rows.motion is None or not gaussian or not modules.critics(interpreter.needs(setup.algorithm)):
+        return rows
+    return extras.put(rows, {"noise": jax.random.normal(key, rows.motion.taken.shape)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +139,7 @@ def prepare(
       inner: the states of the objectives.
       key: of this gradient step.
     """
+    rollout = noised(setup, rollout, jax.random.fold_in(key, _NOISE))
     objectives = [setup.algorithm.objectives[number] for number in joint]
     keys = [key, *(jax.random.fold_in(key, _HEADS + number) for number in joint[1:])]
     live: Sequence[Any] = [None] * len(joint)

@@ -22,6 +22,7 @@ from rljax.transforms.frame import extras
 
 _PIECES = 3  # stream of the root key
 TRANSFORMS, OBJECTIVES = 1, 2  # streams of the key of a step; objective n has OBJECTIVES + n
+_NOISE = 999  # stream of the noise of reparameterised actions
 _NOTHING = types.Needs()
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
 
@@ -59,7 +60,15 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
             ).value
         if setup.phase.read:
             fields["scores"] = {
-                module: phases.score(setup, module, setup.params(state, module), rows, asked, kept=False)
+                module: phases.score(
+                    setup,
+                    module,
+                    setup.params(state, module),
+                    rows,
+                    asked,
+                    kept=False,
+                    teachers={name: setup.params(state, name) for name in sorted(modules.compared(asked))},
+                )
                 for module, asked in setup.phase.read.items()
             }
         if setup.precedent:
@@ -292,6 +301,7 @@ def _selected(
     if source.grouped:
         rollout, pool = select(rollout)
     rollout = sharding.constrain(rollout, setup.mesh)
+    rollout = gradients.noised(setup, rollout, jax.random.fold_in(key, _NOISE))
     rollout = complete(setup, state, rollout) if incomplete else rollout
     rollout, inner = interpreter.transform(
         setup.algorithm, rollout, state.algorithm, jax.random.fold_in(key, TRANSFORMS)

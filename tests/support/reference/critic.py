@@ -1,6 +1,6 @@
 """Reference losses of ``rljax.algorithms.critic``: the policy's, and as ``<recipe>_critic`` the critic's."""
 
-from tests.support.reference import parts
+from tests.support.reference import offline, parts
 from tests.support.reference.dual import clip, value
 from tests.support.reference.policy_gradient import charged, clip_loss, policy_gradient, returns
 
@@ -258,3 +258,15 @@ def archer_critic(d):
 def archer_model(d):
     """The mean over turns of (Q - r - gamma V')^2, Q behind the turn's last token."""
     return parts.mean((d["live_stepwise"][ts[-1]] - y) ** 2.0 for ts, _, _, y in turn_q(d))
+
+
+def sac(d, alpha=0.2, gamma=0.99, lam=0.0):
+    """-E min Q - alpha H, the mean over tokens; the expectation of the batch is 5 d["js"]. 1812.05905, eq. 7."""
+    del gamma, lam  # only the fit of Q reads them
+    return parts.token_mean(d, lambda i, t: -5 * d["js"][i, t] - alpha * d["entropy"][i, t])
+
+
+def sac_model(d, alpha=0.2, gamma=0.99, lam=0.0):
+    """(Q - y)^2, y of V = E min Q + alpha H of the policy before the update. 1812.05905, eq. 2 and 3."""
+    y = offline.q_target({**d, "value": d["least"] + alpha * d["sampled_entropy"]}, gamma, lam)
+    return parts.token_mean(d, lambda i, t: (d["logp"][i, t] + d["normaliser"][i, t] - y[i, t]) ** 2.0)
