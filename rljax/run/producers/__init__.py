@@ -16,7 +16,7 @@ from rljax import types
 from rljax.environments import traits
 from rljax.host import workdirs
 from rljax.run import programs
-from rljax.run.producers import answered, arriving, conversations, from_files, shown, verified
+from rljax.run.producers import answered, arriving, conversations, from_files, verified
 from rljax.run.records import journals
 from rljax.training import steps
 from rljax.training.producers import completions, demonstrations, segments, stored, turns, twice
@@ -74,7 +74,7 @@ def make(
                 producer.complete(state, directory)
             return producer
         case demonstrations.Demonstrations(traced=False) as given:
-            return shown.Shown(program, step, given)
+            return from_files.Shown(program, step, given)
         case turns.Turns() | segments.Segments(whole=turns.Turns()):
             return answered.Answered(program, step, workers, journal)
         case completions.Completions(traced=False):
