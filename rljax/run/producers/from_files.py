@@ -1,4 +1,4 @@
-"""Stored rows of files in a run: each step's rows, and behaviour log-probs that the file does not have."""
+"""Rows that the host reads: stored rows, with behaviour log-probs that the file does not have, and demonstrations."""
 
 import dataclasses
 import io

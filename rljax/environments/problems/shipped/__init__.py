@@ -6,10 +6,9 @@
 ``countdown.py``   device task: reach a target from given numbers
 ``expression.py``  arithmetic expressions inside a compiled program: random, evaluated, written, parsed
 ``formulas.py``    the truth table of a boolean formula
-``lists.py``       functions of a list of digits, one after the other
+``lists.py``       functions of a list of digits, one after the other; numbers in order, by exchanges of neighbours
 ``paths.py``       a shortest path in a graph with lengths
 ``pictures/``      tasks with pictures
 ``rewriting.py``   replacements in a text, one rule after the other
-``sorting.py``     numbers in order, by exchanges of neighbours
 =================  ====================================================================================
 """

@@ -1,4 +1,7 @@
-"""List functions: ``3141 rev inc sum:`` answered by the list after each function, ``1413;2524;2713``."""
+"""List functions: ``3141 rev inc sum:`` answered by the list after each function, ``1413;2524;2713``.
+
+Sorting: ``7 3 9 1:`` answered by passes over the list and the sorted list, ``3 7 1 9;3 1 7 9;1 3 7 9``.
+"""
 
 import dataclasses
 from typing import Annotated
@@ -75,3 +78,58 @@ class Lists:
 
 
 lists = constructors.of(Lists)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorting:
+    """Sort numbers in ascending order.
+
+    A demonstration is a bubble sort: each pass exchanges neighbours that are out of order. A slip is an exchange that
+    is omitted, and noise a wrong units digit of the larger neighbour; what follows continues from what was written.
+    """
+
+    numbers: Annotated[int, Range(2, 12)] = setting(4, "How many numbers.")
+    digits: Annotated[int, Range(1, 4)] = setting(1, "Decimal digits of the largest number.")
+
+    name = "sorting"
+    alphabet = "0123456789 :"
+
+    __post_init__ = settings.check
+
+    @property
+    def radices(self) -> tuple[int, ...]:
+        """The numbers."""
+        return (10**self.digits,) * self.numbers
+
+    @property
+    def mistakes(self) -> tuple[int, int]:
+        """A step is one comparison; a wrong units digit is one of ten."""
+        return self.numbers * (self.numbers - 1) // 2, 10
+
+    def prompt(self, value: jax.Array) -> jax.Array:
+        """Write the numbers."""
+        return characters.line(len(value), self._write(value), ":")
+
+    def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
+        """Write the list after each pass; a step compares two neighbours."""
+        column, step, lists = [*value.T], 0, []
+        for end in range(self.numbers - 1, 0, -1):
+            for i in range(end):
+                exchange = (column[i] > column[i + 1]) & ~slip[:, step]
+                low, high = (jnp.where(exchange, column[j], column[k]) for j, k in ((i + 1, i), (i, i + 1)))
+                column[i : i + 2] = low, high - high % 10 + (high + off[:, step]) % 10
+                step += 1
+            lists.append(self._write(jnp.stack(column, axis=1)))
+        working = [part for written in lists[:-1] for part in (written, ";")]
+        return rules.Solution(characters.line(len(value), *working), lists[-1])
+
+    def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compare with the sorted list, one space between numbers."""
+        return rules.exact(self._write(jnp.sort(value, axis=1)), written, "0123456789 ")
+
+    def _write(self, value: jax.Array) -> jax.Array:
+        first, *others = (characters.decimal(column, self.digits) for column in value.T)
+        return characters.line(len(value), first, *(part for number in others for part in (" ", number)))
+
+
+sorting = constructors.of(Sorting)
