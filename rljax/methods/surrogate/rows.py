@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.transforms import define, ops
 from rljax.transforms.frame import idle
-from rljax.transforms.surrogate import pair, row, token
+from rljax.transforms.surrogate import row, token
 
 GROUP = types.Needs(whole="group")
 
@@ -106,13 +106,13 @@ def pairwise_clip(loss, r, s, low: types.NonNegative = 0.2, high: types.NonNegat
 
     Source: P3O (arXiv 2310.00212), V1. At ratio 1 its gradient is -(r_w - r_l) grad(logp_w - logp_l) / 2.
     """
-    a = 0.5 * (ops.extra(r, "margin") * pair.preference_sign(r))[:, None]
+    a = 0.5 * (ops.extra(r, "margin") * row.preference_sign(r))[:, None]
     rho = jnp.exp(token.log_ratio(loss))
     # the mean over rows halves the sum of two
     return 2.0 * jnp.maximum(-a * rho, -a * jnp.clip(rho, 1.0 - low, 1.0 + high))
 
 
-@define.surrogate(needs=lambda a: pair.PAIR | types.Needs(reference=True, proximal=a["proximal"] is not None))
+@define.surrogate(needs=lambda a: row.PAIR | types.Needs(reference=True, proximal=a["proximal"] is not None))
 @idle.until("steps", proximal=idle.ABOVE_0)
 def reward_difference(
     loss, r, s, beta: types.Positive = 0.1, limit: types.Positive | None = None, proximal: types.Positive | None = None
@@ -134,7 +134,7 @@ def reward_difference(
     def squared(per_token):
         delta = ops.row_sum(per_token, r.mask)
         delta = delta if limit is None else jnp.clip(delta, -limit, limit)
-        return (margin - beta * pair.margin_of(delta, r)) ** 2
+        return (margin - beta * row.margin_of(delta, r)) ** 2
 
     value = squared(ratio)
     if proximal is not None:
@@ -144,7 +144,7 @@ def reward_difference(
     return value * jnp.ones_like(r.mask)
 
 
-@define.surrogate(needs=pair.PAIR)
+@define.surrogate(needs=row.PAIR)
 def length_normalised_preference(
     loss, r, s, beta: types.Positive = 2.0, margin: types.NonNegative = 1.0
 ) -> tuple[types.Array, types.Metrics]:
@@ -152,11 +152,11 @@ def length_normalised_preference(
 
     h = sum_w logp / |y_w| - sum_l logp / |y_l|. Source: SimPO (arXiv 2405.14734, eq. 6).
     """
-    x = beta * pair.margin_of(ops.row_mean(s.logp, r.mask), r) - margin
+    x = beta * row.margin_of(ops.row_mean(s.logp, r.mask), r) - margin
     return -jax.nn.log_sigmoid(x) * jnp.ones_like(r.mask), {"preferred": jnp.where(x > 0, jnp.ones_like(r.mask), 0.0)}
 
 
-@define.surrogate(needs=pair.PAIR)
+@define.surrogate(needs=row.PAIR)
 def odds_ratio(loss, r, s, coefficient: types.NonNegative = 0.1) -> types.Array:
     """Fit the better row, and prefer it by its odds: -m_w - coefficient log sigmoid(log odds_w - log odds_l).
 
@@ -164,6 +164,6 @@ def odds_ratio(loss, r, s, coefficient: types.NonNegative = 0.1) -> types.Array:
     """
     mean = jnp.minimum(ops.row_mean(s.logp, r.mask), -1e-6)  # of certain rows the odds are infinite
     odds = mean - jnp.log(-jnp.expm1(mean))
-    better = jnp.where(pair.preference_sign(r) > 0, mean[:, 0], 0.0)
+    better = jnp.where(row.preference_sign(r) > 0, mean[:, 0], 0.0)
     fit = -ops.segment_total(better, r.group)[:, None]
-    return (fit - coefficient * jax.nn.log_sigmoid(pair.margin_of(odds, r))) * jnp.ones_like(r.mask)
+    return (fit - coefficient * jax.nn.log_sigmoid(row.margin_of(odds, r))) * jnp.ones_like(r.mask)
