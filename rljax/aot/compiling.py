@@ -18,7 +18,7 @@ from rljax.bench import shapes
 from rljax.config import files, schema
 from rljax.host import flops, memory
 from rljax.language import parse
-from rljax.models.network import kernels
+from rljax.models.network import reads
 from rljax.run import programs
 from rljax.training import phases, sharding, steps, traces
 
@@ -109,8 +109,8 @@ def blocks(step: steps.Step) -> hlo.Assumed:
     columns = max(1, step.setup.task.completion_length - 1)
     block = step.setup.settings.sampler.cache_block or columns
     used, most = sum(column // block + 1 for column in range(columns)) / columns, -(-columns // block)
-    width = -(-columns // kernels.COLUMNS)
-    read = sum(column // kernels.COLUMNS + 1 for column in range(columns)) / columns / width
+    width = -(-columns // reads.COLUMNS)
+    read = sum(column // reads.COLUMNS + 1 for column in range(columns)) / columns / width
     return hlo.Assumed(used, (used - 1) / (most - 1) if most > 1 else 1.0, read)
 
 

@@ -6,7 +6,7 @@ slices written. This is an estimate: layouts add padding, and a chip may skip wo
 """
 
 from rljax.aot import hlo
-from rljax.models.network import kernels
+from rljax.models.network import reads
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"),
@@ -61,7 +61,7 @@ def _bytes(module: hlo.Module, run: hlo.Run, assumed: hlo.Assumed = hlo.BOUND) -
         return 2 * _hbm(operands[1])
     if opcode.endswith("-start"):
         return sum(map(_hbm, operands)) * 2
-    read = assumed.cache if f"/{kernels.DECODE}" in instruction.op else 1
+    read = assumed.cache if f"/{reads.DECODE}" in instruction.op else 1
     return read * sum(map(_hbm, operands)) + _hbm(instruction.shapes)
 
 

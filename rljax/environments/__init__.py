@@ -240,7 +240,7 @@ class HostTask(Task, Protocol):
 
 
 def _tasks() -> Iterator[tuple[str, str]]:
-    """Yield the names and paths of tasks.txt, whose lines are like ``questions.gsm8k: gsm8k math``."""
+    """Yield the names and paths of tasks.txt, whose lines are like ``questions.published: gsm8k math``."""
     for line in pathlib.Path(__file__).with_name("tasks.txt").read_text().splitlines():
         room, _, names = line.partition(": ")
         yield from ((name, f"rljax.environments.{room}:{name}") for name in names.split())

@@ -243,7 +243,7 @@ class Session(contextlib.AbstractContextManager):
             if state.ahead:
                 extras["ahead"] = ahead.finished(state)
             self.happened.memory("checkpoint", step)
-            self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy}, force=True)
+            self.saver.save(step, state, extras, None if accuracy is None else {"accuracy": accuracy})
 
     def _store_logs(self) -> dict[str, tuple[int, int]]:
         """Store the logs durably, on the disk and remotely; return what ``metrics.Logger`` compares on resume."""

@@ -15,7 +15,7 @@ from rljax import sampling, types
 from rljax.training import phases, producers, sharding, sources, states
 from rljax.training import rows as rows_lib
 from rljax.training.learning import overlapped, updates
-from rljax.training.producers import acting, completions, play, twice
+from rljax.training.producers import acting, completions, play
 from rljax.training.producers import turns as turns_lib
 
 
@@ -139,8 +139,8 @@ def make_step(setup: phases.Setup, previous: Step | None = None) -> Step:
     shape = jax.eval_shape(start, last, jax.random.key(0))
     layout = states.layout(setup, shape)
     producer, completed = producers.make(setup), completions.Completions(setup)
-    second = twice.Twice(completed)
-    first = producer if isinstance(producer, twice.Twice) else completed
+    second = completions.Twice(completed)
+    first = producer if isinstance(producer, completions.Twice) else completed
 
     def rollout(state: types.TrainState, key: types.Key):  # traces name programs by functions
         return producer.rollout(state, key)

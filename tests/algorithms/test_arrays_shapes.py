@@ -15,7 +15,7 @@ import rljax
 from rljax import algorithms, transforms
 from rljax.algorithms import __main__ as command
 from rljax.config import files, schema
-from rljax.environments.questions import gsm8k
+from rljax.environments.questions import published
 from rljax.language import foreign
 from rljax.training.learning import optimizers
 from tests.algorithms.arrays_cases import GROUP, MASK, REWARD, build, rollout
@@ -153,7 +153,7 @@ def test_what_a_foreign_name_leads_to_exists():
         *algorithms.TABLE.values(),
         *(f for seam in transforms.SEAMS for f in transforms.pieces(seam).values()),
     ]
-    functions += [*optimizers.functions().values(), gsm8k.gsm8k]
+    functions += [*optimizers.functions().values(), published.gsm8k]
     arguments = {argument for function in functions for argument in inspect.signature(function).parameters}
     fields = {field.rpartition(".")[2] for field in files.flatten(schema.default())}
     fields |= {field.rpartition(".")[2] for field in files.flatten(schema.phase())}

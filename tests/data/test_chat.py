@@ -9,7 +9,7 @@ import pytest
 from rljax import environments
 from rljax.config import resolve, schema
 from rljax.data import chat, tokenizers
-from rljax.environments.questions import gsm8k
+from rljax.environments.questions import published as gsm8k
 from rljax.run import programs
 from rljax.run.evaluation import sample
 from tests.data import test_public_tokenizer as public

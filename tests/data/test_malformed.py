@@ -14,7 +14,7 @@ import safetensors.numpy
 from rljax import models
 from rljax.config import resolve
 from rljax.data import hugging_face, tokenizers
-from rljax.environments.questions import gsm8k
+from rljax.environments.questions import published
 from rljax.models.checkpoints import families, tensors, weights
 from tests.data.malformed_cases import (
     CONFIG,
@@ -61,7 +61,7 @@ def problems_of(cases, sound, call, tmp_path):
 
 def read(folder):
     """Read problems by the functions that ``train`` calls."""
-    task = gsm8k.gsm8k(folder, 512, 64).bind(tokenizers.make("bytes", ()))
+    task = published.gsm8k(folder, 512, 64).bind(tokenizers.make("bytes", ()))
     return [task.target(i, "train") for i in range(task.size("train"))]
 
 
@@ -341,7 +341,7 @@ def test_solutions_without_a_boxed_answer_are_refused_in_one_line(end, tmp_path)
         (folder / "test.jsonl").write_text(json.dumps({**sound, "problem": "Three and one?"}))
 
     def read(folder):
-        return gsm8k.math(folder).target(0, "train")
+        return published.math(folder).target(0, "train")
 
     assert read(tmp_path / "0") == "\\frac{8}{2}" and problem(read, tmp_path / "1") == ""
 

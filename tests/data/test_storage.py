@@ -21,7 +21,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from rljax.config import files, schema
 from rljax.data import storage, tokenizers
-from rljax.environments.questions import gsm8k
+from rljax.environments.questions import published
 from rljax.host import owners, workdirs
 from rljax.models import architectures, parameters
 from rljax.models.checkpoints import weights
@@ -642,14 +642,14 @@ def test_problems_on_gs_are_read_as_files_here_are(store, tmp_path):
         (tmp_path / name).write_text("\n".join(lines))
         storage.write(f"{BUCKET}/data/{name}", (tmp_path / name).read_bytes())
     store.plan(flaky.Fault("cut", "GET.*download.*data/train"))
-    there, here = gsm8k.gsm8k(f"{BUCKET}/data"), gsm8k.gsm8k(tmp_path)
+    there, here = published.gsm8k(f"{BUCKET}/data"), published.gsm8k(tmp_path)
     assert [fault.hits for fault in store.faults] == [1]
     for split in ("train", "heldout"):
         assert there.size(split) == 50
         assert [there.text(i, split) for i in range(50)] == [here.text(i, split) for i in range(50)]
     for missing, heldout in ((f"{BUCKET}/none", "test.jsonl"), (f"{BUCKET}/data", "absent.jsonl")):
         with pytest.raises(FileNotFoundError, match=r"gs://.*no such file"):
-            gsm8k.gsm8k(missing, heldout=heldout)
+            published.gsm8k(missing, heldout=heldout)
 
 
 def test_staging_is_complete_or_absent_and_several_may_do_it_at_once(store, tmp_path):

@@ -14,7 +14,7 @@ from rljax import environments, types
 from rljax.data import tokenizers
 from rljax.environments import HostTask
 from rljax.environments.config import VerifierConfig
-from rljax.environments.questions import gsm8k, own
+from rljax.environments.questions import own, published
 from rljax.environments.questions import task as questions
 from rljax.environments.verifiers import judging, mathematics
 from rljax.language import parse
@@ -53,9 +53,9 @@ def characters(task):
 
 def test_missing_files(path):
     with pytest.raises(FileNotFoundError, match=r"nowhere/train\.jsonl: no such file"):
-        gsm8k.gsm8k(path / "nowhere")
+        published.gsm8k(path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"set/dev\.jsonl: no such file .*'test.jsonl'"):
-        gsm8k.gsm8k(path, heldout="dev.jsonl")
+        published.gsm8k(path, heldout="dev.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_malformed_lines(path, line, words):
     with (path / "train.jsonl").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ValueError, match=r"train\.jsonl:5: .*" + words):  # 4 is blank
-        gsm8k.gsm8k(path)
+        published.gsm8k(path)
 
 
 def test_a_file_without_rows(path):
     (path / "test.jsonl").write_text("\n")
     with pytest.raises(ValueError, match=r"test\.jsonl.*no rows"):
-        gsm8k.gsm8k(path)
+        published.gsm8k(path)
 
 
 # --- the task ------------------------------------------------------------------------------------
 
 
 def test_prompts_and_demonstrations(path):
-    task = gsm8k.gsm8k(path, prompt_length=64, completion_length=48)
+    task = published.gsm8k(path, prompt_length=64, completion_length=48)
     tokenizer = characters(task)
     bound = task.bind(tokenizer)
     protocol: HostTask = bound
@@ -122,7 +122,7 @@ def test_prompts_and_demonstrations(path):
 
 
 def test_calculator_marks_may_stay(path):
-    task = gsm8k.gsm8k(path, 64, 48, calculator=True)
+    task = published.gsm8k(path, 64, 48, calculator=True)
     bound = task.bind(characters(task))
     assert bound.tokens is not None
     token, _ = bound.demonstrations(np.array([1]), "train")
@@ -130,13 +130,13 @@ def test_calculator_marks_may_stay(path):
 
 
 def test_corpus_holds_no_heldout_text(path):
-    lines = list(gsm8k.gsm8k(path).corpus())
+    lines = list(published.gsm8k(path).corpus())
     assert len(lines) == 6
     assert not any("sells" in line for line in lines)
 
 
 def test_long_solutions_are_cut_without_end(path):
-    task = gsm8k.gsm8k(path, prompt_length=64, completion_length=22)
+    task = published.gsm8k(path, prompt_length=64, completion_length=22)
     tokenizer = characters(task)
     bound = task.bind(tokenizer)
     with pytest.warns(
@@ -152,7 +152,7 @@ def test_long_solutions_are_cut_without_end(path):
 
 def test_overlong_prompts(path):
     # "Question: " and "\nAnswer:" are 18 characters; the questions have 36, 25 and 14, held out 37
-    task = gsm8k.gsm8k(path, prompt_length=53)
+    task = published.gsm8k(path, prompt_length=53)
     tokenizer = characters(task)
     message = r"prompt_length=53: 1 of 3 train prompts and 1 of 1 heldout prompts of 'gsm8k' are longer \(.*\); "
     with pytest.raises(ValueError, match=message + "the shortest heldout prompt has 55 tokens"):
@@ -161,29 +161,29 @@ def test_overlong_prompts(path):
     message = message.replace("1 of 1", "1 of 2")
     for overlong in ("error", "drop"):  # held-out prompts are never left out unless that is asked for
         with pytest.raises(ValueError, match=message + r"set prompt_length=55 \(the longest\), or overlong='drop_all'"):
-            gsm8k.gsm8k(path, prompt_length=53, overlong=overlong).bind(tokenizer)
+            published.gsm8k(path, prompt_length=53, overlong=overlong).bind(tokenizer)
     with pytest.warns(
         questions.LengthWarning, match=message.removesuffix("; ") + " and are left out; the longest has 55"
     ):
-        bound = gsm8k.gsm8k(path, prompt_length=53, overlong="drop_all").bind(tokenizer)
+        bound = published.gsm8k(path, prompt_length=53, overlong="drop_all").bind(tokenizer)
     assert (bound.size("train"), bound.size("heldout")) == (2, 1)
     assert [bound.target(i, "train") for i in range(2)] == ["24", "1,500"]  # rows 1 and 2 moved up
     assert bound.text(0, "heldout") == "Question: Nine?\nAnswer:"
     prompts = bound.prompts(np.array([0, 1]), "train")
     assert [tokenizer.decode(row) for row in prompts.token] == [bound.text(i, "train") for i in range(2)]
-    gsm8k.gsm8k(path, prompt_length=55).bind(tokenizer)  # the length that the message asked for
+    published.gsm8k(path, prompt_length=55).bind(tokenizer)  # the length that the message asked for
     write(path, heldout=[("Nine?", "#### 9")])
     with pytest.raises(
         ValueError, match=r"53: 1 of 3 train prompts of .*train\.jsonl:1.* prompt_length=54 .* or overlong='drop'$"
     ):
-        gsm8k.gsm8k(path, prompt_length=53).bind(tokenizer)
+        published.gsm8k(path, prompt_length=53).bind(tokenizer)
     with pytest.warns(questions.LengthWarning, match="1 of 3 train prompts of 'gsm8k' are longer .* and are left out"):
-        assert gsm8k.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer).size("train") == 2
+        assert published.gsm8k(path, prompt_length=53, overlong="drop").bind(tokenizer).size("train") == 2
 
 
 def test_characters_the_tokenizer_lacks(path):
     write(path, heldout=[("Ünder 9?", "#### 9")])
-    task = gsm8k.gsm8k(path)
+    task = published.gsm8k(path)
     bound = task.bind(characters(task))  # held-out text may hold unknown characters
     assert characters(task).unk in bound.prompts(np.array([0]), "heldout").token[0]
     with pytest.raises(ValueError, match=r"tokenizer: lacks characters of 3 rows .*train\.jsonl:1, .*:2, .*:3\)"):
@@ -205,8 +205,8 @@ def test_bad_arguments(path):
     )
     for arguments, field in cases:
         with pytest.raises(ValueError, match=field):
-            gsm8k.gsm8k(path, **arguments)
-    task = gsm8k.gsm8k(path)
+            published.gsm8k(path, **arguments)
+    task = published.gsm8k(path)
     with pytest.raises(ValueError, match="'test'; choose one of train, heldout"):
         task.size("test")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="bind"):
@@ -228,7 +228,7 @@ def test_another_set_whose_answers_are_bare_numbers(tmp_path):
 
 def test_questions_in_a_chat(path, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
-    task = gsm8k.gsm8k(path, 256, 128, chat=True, instruction="Think.")
+    task = published.gsm8k(path, 256, 128, chat=True, instruction="Think.")
     bound = task.bind(model)
     prompts = bound.prompts(np.array([1]), "train")
     asked = f"<|from|>user\n{TRAIN[1][0]}\nThink.<|to|>\n<|from|>assistant\n"
@@ -245,23 +245,25 @@ def test_a_chat_ends_with_what_its_template_ends_a_message_with(path, tmp_path):
     folder = public.write(tmp_path / "model", "byte level")  # <|end|> is a stop token as well
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}")
     model = tokenizers.load(folder)
-    token, mask = gsm8k.gsm8k(path, 256, 128, chat=True).bind(model).demonstrations(np.array([1]), "train")
+    token, mask = published.gsm8k(path, 256, 128, chat=True).bind(model).demonstrations(np.array([1]), "train")
     assert [token[0][mask[0] > 0][-1]] == model.encode("<|end|>") != [model.eos]
 
 
 def test_a_chat_asks_for_what_its_verifier_reads(path, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "model", "byte level"))
-    task: Any = gsm8k.gsm8k(path, 256, 128, chat=True)
+    task: Any = published.gsm8k(path, 256, 128, chat=True)
     assert task.text(0, "train").endswith('many?\nWrite the final answer on the last line, after "####".')
-    assert gsm8k.gsm8k(path).text(0, "train").endswith("many?\nAnswer:")  # a base model learns it from demonstrations
+    assert (
+        published.gsm8k(path).text(0, "train").endswith("many?\nAnswer:")
+    )  # a base model learns it from demonstrations
     for completion in ("#### 7", "So $\\boxed{7}$.", "Ann has **7** pens.", "Ann has **7 pens**.", "The answer is 7."):
         assert task.reward(completion, task.target(0, "train"))["outcome"] == "correct"
     assert task.reward("Ann has 7 pens.", "7")["outcome"] == "unparseable"  # the last number is an option
-    task = gsm8k.gsm8k(path, chat=True, answer=("boxed", "last"))
+    task = published.gsm8k(path, chat=True, answer=("boxed", "last"))
     assert task.reward("Ann has 7 pens.", "7")["reward"] == 1
     requests = []
     for answer in ("marked", "boxed", "stated", "bold", "last"):  # the demonstration obeys the request, and is correct
-        task = gsm8k.gsm8k(path, 256, 128, chat=True, answer=answer).bind(model)
+        task = published.gsm8k(path, 256, 128, chat=True, answer=answer).bind(model)
         requests.append(task.text(0, "train").partition("\n")[2])
         token, _ = task.demonstrations(np.arange(3), "train")
         for i in range(3):
@@ -280,7 +282,7 @@ def test_a_chat_may_begin_with_messages(path, tmp_path):
         ("Be brief.", start),
         (shown, start + "<|from|>user\n1 + 1?<|to|>\n<|from|>assistant\n#### 2<|to|>\n"),
     ):
-        prompts = gsm8k.gsm8k(path, 256, 128, chat=chat, instruction="").bind(model).prompts(np.array([0]), "train")
+        prompts = published.gsm8k(path, 256, 128, chat=chat, instruction="").bind(model).prompts(np.array([0]), "train")
         assert prompts.token[0][prompts.mask[0] > 0].tolist() == model.encode(before + asked)
     task = parse.one(
         f"gsm8k({str(path)!r}, chat={shown!r}, answer='boxed')", parse.Registry("task", environments.TASKS), "task"
@@ -295,7 +297,7 @@ def test_a_chat_may_begin_with_messages(path, tmp_path):
 def test_demonstrations_gain_no_space_after_the_prompt(path, tmp_path):
     # in the manner of Llama 2: ``encode`` writes a space in front of every text
     model = tokenizers.load(public.write(tmp_path / "model", "fallback", "legacy"))
-    bound = gsm8k.gsm8k(path, 256, 128).bind(model)
+    bound = published.gsm8k(path, 256, 128).bind(model)
     prompts, (token, mask) = bound.prompts(np.array([1]), "train"), bound.demonstrations(np.array([1]), "train")
     ids = [*prompts.token[0][prompts.mask[0] > 0], *token[0][mask[0] > 0]]
     assert ids == [1, *model.encode(f"{bound.text(1, 'train')} 2 * 12 = 24.\n#### 24"), 2]
@@ -303,7 +305,7 @@ def test_demonstrations_gain_no_space_after_the_prompt(path, tmp_path):
 
 def test_prompts_start_as_the_files_say_and_carry_the_instruction(path, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "model", "fallback"))
-    bound = gsm8k.gsm8k(path, 256, 128, instruction="Think.").bind(model)
+    bound = published.gsm8k(path, 256, 128, instruction="Think.").bind(model)
     prompts = bound.prompts(np.array([1]), "train")
     text = f"Question: {TRAIN[1][0]}\nThink.\nAnswer:"
     assert bound.text(1, "train") == text
@@ -335,7 +337,7 @@ def test_math(tmp_path):
 @pytest.mark.full
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/gsm8k")
 def test_the_real_problems():
-    task = gsm8k.gsm8k(REAL)
+    task = published.gsm8k(REAL)
     assert (task.size("train"), task.size("heldout")) == (7473, 1319)
     tokenizer = tokenizers.train(task.corpus(), vocabulary=1024, model_type="bpe")
     bound = task.bind(tokenizer)  # the default lengths hold every prompt
@@ -373,7 +375,7 @@ def test_the_real_problems_in_every_format():
     rows = rows[::40]
     counts = collections.Counter()
     for text in rows:
-        working, _, target = gsm8k._MARKED_CALCULATION.sub("", text).rpartition("####")
+        working, _, target = published._MARKED_CALCULATION.sub("", text).rpartition("####")
         working, target = working.strip(), target.strip()
         number = int(target.replace(",", ""))
         others = [n for n in map(int, re.findall(r"\b\d+\b", working)) if n != number]

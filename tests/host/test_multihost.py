@@ -30,7 +30,7 @@ STEPS = 14
 TASK = """
 import dataclasses, os, pathlib, zlib
 from rljax import environments
-from rljax.environments.questions import gsm8k
+from rljax.environments.questions import published
 
 
 def judge(text, target):
@@ -42,7 +42,7 @@ def judge(text, target):
 
 @environments.task
 def questions(path):
-    task = gsm8k.gsm8k(path, prompt_length=28, completion_length=4)
+    task = published.gsm8k(path, prompt_length=28, completion_length=4)
     return dataclasses.replace(task, reward=judge, parts=("wanted",))
 """
 

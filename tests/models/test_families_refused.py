@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax import models
-from rljax.models.checkpoints import families, keys, table, tensors, weights
+from rljax.models.checkpoints import families, keys, tensors, weights
 from tests.models.families_cases import STORED, write
 
 
@@ -83,7 +83,7 @@ def test_a_config_that_this_decoder_cannot_be(change, says):
 
 def test_no_key_is_in_two_lists():
     assert not keys.HARMLESS & set(keys.EXPECTED)
-    for family in table.FAMILIES.values():
+    for family in keys.FAMILIES.values():
         assert not family.read & (keys.HARMLESS - {"model_type"})
         assert not family.read & set(family.ignored) and not family.read & set(family.expected)
     assert families.kept({"eos_token_id": 2, "quantization_config": {}, "sliding_window": 4}) == {"eos_token_id": 2}
@@ -92,11 +92,11 @@ def test_no_key_is_in_two_lists():
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text"])
 def test_a_nonsense_value_is_a_clear_error_or_means_what_null_means(name):
     config = {**STORED["qwen3"]["config"], "model_type": name, "rope_parameters": None, "num_key_value_heads": 2}
-    config = {key: value for key, value in config.items() if key in table.FAMILIES[name].read}
+    config = {key: value for key, value in config.items() if key in keys.FAMILIES[name].read}
     families.read(config)
     llama3 = {"factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     yarn = {"factor": 8.0, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 0.7}
-    cases = [(config, key) for key in sorted({*table.FAMILIES[name].read, "extra"} - {"model_type"})]
+    cases = [(config, key) for key in sorted({*keys.FAMILIES[name].read, "extra"} - {"model_type"})]
     cases += [({"rope_type": "llama3", **llama3}, key) for key in ("rope_type", "rope_theta", *llama3)]
     cases += [({"rope_type": "yarn", **yarn}, key) for key in (*yarn, "beta_fast", "attention_factor", "truncate")]
     for part, key in cases:

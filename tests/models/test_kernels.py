@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.models.network import attention, kernels
+from rljax.models.network import attention, reads
 from tests.support import tiny
 
-ROWS, KV, SIZE, WIDTH = 3, 2, 16, 2 * kernels.COLUMNS
+ROWS, KV, SIZE, WIDTH = 3, 2, 16, 2 * reads.COLUMNS
 HEADS = {"model__width": 64, "model__heads": 4, "model__kv_heads": 2, "model__head_size": SIZE}
 
 
@@ -16,7 +16,7 @@ HEADS = {"model__width": 64, "model__heads": 4, "model__kv_heads": 2, "model__he
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
     ("queries", "last", "cap"),
-    [(1, 0, 0.0), (5, kernels.COLUMNS - 1, 0.0), (17, kernels.COLUMNS, 0.0), (4, WIDTH - 1, 2.0)],
+    [(1, 0, 0.0), (5, reads.COLUMNS - 1, 0.0), (17, reads.COLUMNS, 0.0), (4, WIDTH - 1, 2.0)],
 )
 def test_it_is_the_partial_softmax_over_the_columns_in_use(queries, last, cap, dtype):
     draws = jax.random.split(jax.random.key(last), 4)
@@ -27,8 +27,8 @@ def test_it_is_the_partial_softmax_over_the_columns_in_use(queries, last, cap, d
     valid = jax.random.bernoulli(draws[3], 0.7, (ROWS, WIDTH)).at[:, 0].set(jnp.arange(ROWS) > 0) & (column <= last)
     form = attention.Form(SIZE**-0.5, cap)
     expected = attention.partial(form, query, key, value, valid[:, None, None])
-    unused = (column > last // kernels.COLUMNS * kernels.COLUMNS + kernels.COLUMNS - 1)[None, None]
-    part = kernels.decode(form, query, jnp.where(unused, jnp.nan, key), value, valid, jnp.int32(last), True)
+    unused = (column > last // reads.COLUMNS * reads.COLUMNS + reads.COLUMNS - 1)[None, None]
+    part = reads.decode(form, query, jnp.where(unused, jnp.nan, key), value, valid, jnp.int32(last), True)
     seen = np.asarray(jnp.any(valid, axis=1))  # the others have no softmax of their own
     for one, two in zip(part, expected, strict=True):
         np.testing.assert_allclose(one[seen], two[seen], rtol=1e-5 if dtype == jnp.float32 else 2e-2, atol=1e-5)
@@ -55,7 +55,7 @@ def test_a_rollout_with_the_kernel_is_the_plain_one(fields):
     plain, kernel = rollout(**fields), rollout(model__decode_attention="kernel", **fields)
     np.testing.assert_array_equal(kernel.action.token, plain.action.token)
     np.testing.assert_allclose(kernel.behaviour_logp, plain.behaviour_logp, atol=1e-5)
-    assert plain.mask.sum(axis=1).max() > kernels.COLUMNS  # more than one block
+    assert plain.mask.sum(axis=1).max() > reads.COLUMNS  # more than one block
 
 
 @pytest.mark.parametrize(

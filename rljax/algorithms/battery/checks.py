@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algorithms.battery import batch, differences, edges, programs
+from rljax.algorithms.battery import batch, edges, programs
 from rljax.algorithms.battery.batch import B, T
 
 CLOSE = 1e-4  # relative difference that rounding in float32 explains
@@ -115,7 +115,7 @@ def extremes(program: programs.Program) -> Finding:
 def finite_differences(program: programs.Program) -> Finding:
     """The gradient is the derivative of the loss, whose stop_gradient parts are constants."""
     advice = "a custom derivative, or a kink of the loss at many tokens"
-    return _finding("gradient equals finite differences", differences.largest_error(program), 1e-3, advice)
+    return _finding("gradient equals finite differences", programs.largest_error(program), 1e-3, advice)
 
 
 def traces(program: programs.Program) -> Finding:

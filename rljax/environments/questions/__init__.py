@@ -2,7 +2,7 @@
 
 ================  ===================================================================================
 ``own.py``        the constructors: ``jsonl``, ``parquet``, ``hugging_face``, ``array_record``, ``tfds``
-``published.py``  problems of competitions: ``amc``, ``aime``, ``dapo_math``, ``deepscaler``
+``published.py``  published sets: ``gsm8k``, ``math``, ``amc``, ``aime``, ``dapo_math``, ``deepscaler``
 ``programs.py``   programs judged by tests: ``code``
 ``gym.py``        ``gym``: problems of reasoning-gym's generators, with its scorers
 ``recipe.py``     how rows become questions: ``Recipe``; recipes of data sets are values of it

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.environments.verifiers import listings
-from rljax.environments.verifiers.sandbox import box, programs, start
+from rljax.environments.verifiers.sandbox import programs, start
 
 _LONGEST = 1 << 20  # bytes of an answer of a box
 _GRACE = 1.0  # seconds for tests to end after the program
@@ -90,8 +90,8 @@ class Judge:
         reward = fraction if self.partial else float(fraction == 1)
         return {"reward": reward, "outcome": outcome, "passed": fraction, "timed_out": float(verdict.timed_out)}
 
-    def _start(self, **job: Any) -> box.Box:
-        limits = box.Limits(cpu=int(self.seconds) + 1, memory=int(self.memory * 2**30))
+    def _start(self, **job: Any) -> start.Box:
+        limits = start.Limits(cpu=int(self.seconds) + 1, memory=int(self.memory * 2**30))
         return start.begin(job, limits, self.unsafe)
 
     def _outputs(self, source: str, pairs: Sequence[tuple[str, str]]) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rljax.environments.verifiers import listings, similarity, svg
-from rljax.environments.verifiers.sandbox import box, drawings, start
+from rljax.environments.verifiers.sandbox import drawings, start
 from rljax.language.ranges import Count, Fraction, NonNegative, Positive
 
 _LIBRARIES = {
@@ -174,7 +174,7 @@ class Rendered:
         """Render code in the sandbox, SVG without a look at what it has; raises as ``draw``."""
         written = json.dumps({"kind": self.code, "source": source, "side": side})
         job = {"kind": "run", "source": _HARNESS, "input": written}
-        limits = box.Limits(cpu=math.ceil(self.seconds) + 1, memory=int(self.memory * 2**30))
+        limits = start.Limits(cpu=math.ceil(self.seconds) + 1, memory=int(self.memory * 2**30))
         begun = start.begin(job, limits, self.code == "svg" or self.unsafe, _LIBRARIES[self.code])
         with begun as running:
             try:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.transforms import define
 from rljax.transforms.source import candidates as candidates_lib
-from rljax.transforms.source import filters, groups
+from rljax.transforms.source import groups, single
 
 Array = types.Array
 _SURPLUS = 1e-9  # value of a further sample of a prompt whose success rate is 0, below any other
@@ -166,7 +166,7 @@ def adaptive(oversample: types.Count = 4, decay: types.Fraction = 0.9) -> types.
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         seen = groups.tally(rollout)
         share = jnp.sum((seen.spread > 0) * 1.0) / jnp.maximum(jnp.sum((seen.count > 0) * 1.0), 1.0)
-        rows, _ = filters.dynamic(oversample).select(rollout, (), count, key)
+        rows, _ = single.dynamic(oversample).select(rollout, (), count, key)
         return rows, {**pool, "share": decay * pool["share"] + (1.0 - decay) * share}
 
     return types.Source(oversample=oversample, init=init, choose=choose, select=select)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import types
-from rljax.methods.source import posteriors
+from rljax.methods.source import bandits
 from rljax.transforms import define
 from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import draws
@@ -101,7 +101,7 @@ def regret(floor: types.Positive = 0.05, candidates: candidates_lib.Number = 0) 
     def score(of: draws.Statistics, given: Array, key: types.Key) -> Array:
         top = jnp.max(of["regret"])
         top = jnp.where(top > 0, top, 1.0)
-        return posteriors.weighted(jnp.where(of["known"] > 0, of["regret"], top) + floor * top, key)
+        return bandits.weighted(jnp.where(of["known"] > 0, of["regret"], top) + floor * top, key)
 
     return draws.draw(candidates, {"regret": 0.0, "known": 0.0}, update, score)
 
@@ -147,7 +147,7 @@ def prioritized(
         weighted = jax.random.gumbel(rank_key, rank.shape) - jnp.log(rank) / temperature
         ranked = _place(jnp.where(known, weighted, -jnp.inf))
         by_rank = known & (ranked < jnp.sum(replayed) - old)
-        age = jnp.maximum(posteriors.weighted(of["age"], age_key), -1e9)  # prompts of the last step come last
+        age = jnp.maximum(bandits.weighted(of["age"], age_key), -1e9)  # prompts of the last step come last
         by_age = known & ~by_rank & (_place(jnp.where(known & ~by_rank, age, -jnp.inf)) < old)
         unseen = _place(jnp.where(known, -jnp.inf, 0.0))
         drawn = by_rank | by_age | (~known & (unseen < size - jnp.sum(replayed)))

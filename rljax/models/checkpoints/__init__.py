@@ -2,8 +2,7 @@
 
 ===============  ========================================================================
 ``families.py``  config.json and tensor names of each family of models, both directions
-``table.py``     the families: keys of config.json, their defaults, what all models of a family share
-``keys.py``      the keys that are harmless, and those that are refused unless they change nothing
+``keys.py``      the keys of config.json of each family; those that are harmless, or refused unless they change nothing
 ``rope.py``      rotary positions in config.json
 ``vision.py``    vision towers: their part of config.json and of the tensor names
 ``tensors.py``   safetensors files: index, read, write

@@ -13,7 +13,7 @@ from rljax.language import messages, settings
 from rljax.models import towers
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.checkpoints import keys, rope, vision
-from rljax.models.checkpoints.table import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
+from rljax.models.checkpoints.keys import BIASES, FAMILIES, FIELDS, NULL, SIZES, Family
 
 # fields that say how a model is computed and trained: not part of config.json
 _COMPUTED = {"dtype", "param_dtype", "remat", "scan", "attention", "output", "bins"}

@@ -10,10 +10,10 @@ from typing import Any
 
 from rljax.language import messages
 from rljax.models.architectures import Architecture
-from rljax.models.checkpoints import keys, table
+from rljax.models.checkpoints import keys
 
 _LAYERS = ("full_attention", "sliding_attention")
-_TYPES: Mapping[str, Mapping[str, str]] = table.TABLE["rope"]  # rope_type -> key -> field of Architecture
+_TYPES: Mapping[str, Mapping[str, str]] = keys.TABLE["rope"]  # rope_type -> key -> field of Architecture
 _MSCALE = ("mscale", "mscale_all_dim")  # of yarn: another way to write the attention factor
 
 

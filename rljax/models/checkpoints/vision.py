@@ -12,7 +12,7 @@ from typing import Any
 from rljax.language import messages
 from rljax.models import towers
 from rljax.models.architectures import Architecture
-from rljax.models.checkpoints import keys, table
+from rljax.models.checkpoints import keys
 
 _HINTS = typing.get_type_hints(towers.Vision, include_extras=True)
 
@@ -32,7 +32,7 @@ class Tower:
 
 
 TOWERS = {
-    form: Tower(**{**fields, "fixed": table.tuples(fields["fixed"])}) for form, fields in table.TABLE["towers"].items()
+    form: Tower(**{**fields, "fixed": keys.tuples(fields["fixed"])}) for form, fields in keys.TABLE["towers"].items()
 }
 
 

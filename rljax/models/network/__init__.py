@@ -3,8 +3,7 @@
 ==================  ===========================================================================
 ``attention.py``    attention of a batch of rows (plain, tiled, cuDNN, splash) and of one query
 ``caches.py``       decoding token by token with a key-value cache
-``reads.py``        attention to a cache
-``kernels.py``      its kernel for GPUs
+``reads.py``        attention to a cache, and its kernel for GPUs
 ``histories.py``    rows whose keys and values are kept between calls
 ``gated.py``        gated layers and mixtures of experts
 ``layer.py``        one layer: norms, rotary positions, projections, gated layer

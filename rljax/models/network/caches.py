@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from rljax.models import parameters, precision
 from rljax.models.architectures import MATRICES, Architecture
 from rljax.models.layouts import Layout, Names
-from rljax.models.network import attention, kernels, layer, reads, transformer
+from rljax.models.network import attention, layer, reads, transformer
 from rljax.types import Array, Tree
 
 Pair = reads.Pair
@@ -152,7 +152,7 @@ def unwritten(
     """Return the cache of rows without a completion; ``Cache`` explains ``prompt``, and ``prefill`` the sizes."""
     a = architecture
     if a.decode_attention == "kernel":
-        columns = block = -(-columns // kernels.COLUMNS) * kernels.COLUMNS
+        columns = block = -(-columns // reads.COLUMNS) * reads.COLUMNS
     block = min(block or columns, columns)
     widths = [min(block, columns - i) for i in range(0, columns, block)]
     if a.scan:  # one array of equal blocks

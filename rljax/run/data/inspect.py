@@ -1,6 +1,7 @@
 """Inspect data: columns, lengths in tokens, solutions that fail, duplicates, overlap with evaluation sets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import rich.console
@@ -8,11 +9,42 @@ import rich.console
 from rljax import environments
 from rljax.data import overlap, rows
 from rljax.language import messages, parse
-from rljax.run.data import subjects, texts
+from rljax.run.data import subjects
 from rljax.run.producers import references, verified
 from rljax.run.reports.pages import tables
 
 _QUANTILES = {"shortest": 0, "median": 50, "95 %": 95, "99 %": 99, "longest": 100}
+_PROMPTS = ("prompt", "question", "problem", "Question", "Problem")  # usual names of the column of the prompts
+
+
+class Texts(NamedTuple):
+    """Prompts with their places."""
+
+    text: Sequence[str]
+    where: Callable[[int], str]
+
+
+def of_task(task: Any, split: str, most: int) -> Texts:
+    """Return the first prompts of a split of a task."""
+    texts = [task.text(index, split) for index in range(min(task.size(split), most))]
+    questions = getattr(task, "sources", None)  # a task over rows knows where each is
+    return Texts(texts, (lambda i: f"{split} {i}") if questions is None else (lambda i: questions[split][i].where))
+
+
+def of_rows(name: str, source: rows.Rows, column: str) -> Texts:
+    """Return the column of the prompts as texts."""
+    columns = source.columns()
+    column = column or next((c for c in _PROMPTS if c in columns), "")
+    if column not in columns:
+        raise ValueError(f"{name}: --column={column!r} is not a column.{parse.nearest(column, columns)}")
+    return Texts([as_text(row.get(column)) for row in source], source.where)
+
+
+def as_text(value: object) -> str:
+    """Return a value as text; of messages, their contents."""
+    if isinstance(value, list):
+        return "\n".join(str(m.get("content", m)) if isinstance(m, dict) else str(m) for m in value)
+    return "" if value is None else str(value)
 
 
 def report(
@@ -45,17 +77,17 @@ def report(
         console.print(loaded.name)
         _lengths(console, loaded, most)
         _references(console, loaded)
-        sets = {split: texts.of_task(loaded.task, split, most) for split in subjects.splits(loaded.task)}
+        sets = {split: of_task(loaded.task, split, most) for split in subjects.splits(loaded.task)}
     else:
         source = rows.read(subject, format)
         _columns(console, subject, source)
-        sets = {subject: texts.of_rows(subject, source, column)}
+        sets = {subject: of_rows(subject, source, column)}
     for other in against:
         if subjects.is_task(other):
             task = parse.one(other, parse.Registry("task", environments.TASKS), "--against")
-            sets[other] = texts.of_task(task, "heldout", most)
+            sets[other] = of_task(task, "heldout", most)
         else:
-            sets[other] = texts.of_rows(other, rows.read(other), column)
+            sets[other] = of_rows(other, rows.read(other), column)
     for name, prompts in sets.items():
         _duplicates(console, name, prompts, count)
     first, *others = sets
@@ -70,7 +102,7 @@ def _columns(console: rich.console.Console, name: str, source: rows.Rows) -> Non
         for column, value in row.items():
             if value is not None:
                 kinds.setdefault(column, set()).add(type(value).__name__)
-                lengths.setdefault(column, []).append(len(texts.as_text(value)))
+                lengths.setdefault(column, []).append(len(as_text(value)))
     console.print(f"{name}: {len(source):,} rows; lengths in characters")
     lines = [
         [column, " ".join(sorted(kinds.get(column, ()))), f"{count:,}", *_quantiles(lengths.get(column, [0]))]
@@ -110,7 +142,7 @@ def _part(count: int, total: int) -> str:
     return f"{count:,} ({count / max(total, 1):.1%})"
 
 
-def _duplicates(console: rich.console.Console, name: str, prompts: texts.Texts, count: int) -> None:
+def _duplicates(console: rich.console.Console, name: str, prompts: Texts, count: int) -> None:
     pairs = overlap.duplicates(prompts.text)
     console.print(f"{name}: {_part(len(pairs), len(prompts.text))} prompts are equal to an earlier one")
     for first, later in pairs[:count]:
@@ -120,9 +152,9 @@ def _duplicates(console: rich.console.Console, name: str, prompts: texts.Texts, 
 def _overlap(
     console: rich.console.Console,
     first: str,
-    train: texts.Texts,
+    train: Texts,
     other: str,
-    evaluation: texts.Texts,
+    evaluation: Texts,
     n: int,
     count: int,
 ) -> None:

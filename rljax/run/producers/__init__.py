@@ -3,8 +3,7 @@
 ``verified``    Completions that worker processes score, in chunks: chunk k is scored while chunk k + 1 is decoded.
 ``answered``    Episodes of host worlds: conversations whose turns worker processes answer.
 ``conversations``  How they are begun, played and judged; ``lanes``: their rows in the slots of the decoder.
-``shown``       Demonstrations of host tasks.
-``from_files``  Stored rows, and behaviour log-probs that the file does not have.
+``from_files``  Stored rows, and behaviour log-probs that the file does not have; demonstrations of host tasks.
 ``arriving``    Rows that others write into a folder during the run.
 ``ahead``       Any rows that the policy samples, ahead of updates, or on devices of their own.
 """
@@ -16,10 +15,10 @@ from rljax import types
 from rljax.environments import traits
 from rljax.host import workdirs
 from rljax.run import programs
-from rljax.run.producers import answered, arriving, conversations, from_files, shown, verified
+from rljax.run.producers import answered, arriving, conversations, from_files, verified
 from rljax.run.records import journals
 from rljax.training import steps
-from rljax.training.producers import completions, demonstrations, segments, stored, turns, twice
+from rljax.training.producers import completions, demonstrations, segments, stored, turns
 
 
 class Producer(Protocol):
@@ -74,13 +73,13 @@ def make(
                 producer.complete(state, directory)
             return producer
         case demonstrations.Demonstrations(traced=False) as given:
-            return shown.Shown(program, step, given)
+            return from_files.Shown(program, step, given)
         case turns.Turns() | segments.Segments(whole=turns.Turns()):
             return answered.Answered(program, step, workers, journal)
         case completions.Completions(traced=False):
             fields = step.setup.settings
             chunks = fields.learner.microbatches if step.setup.overlapped else fields.verifier.chunks
             return verified.Verified(program, step, workers, journal, chunks)
-        case twice.Twice(traced=False):
+        case completions.Twice(traced=False):
             return verified.VerifiedTwice(program, step, workers, journal, step.setup.settings.verifier.chunks)
     return None

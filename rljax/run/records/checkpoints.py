@@ -100,11 +100,10 @@ class Checkpointer(contextlib.AbstractContextManager):
       directory: the directory of the checkpoints, created by the first save.
       max_to_keep: number of newest checkpoints to keep besides the best; with 1 there is no older one to fall back to.
       keep: steps of further checkpoints to keep.
-      save_interval: ``save`` without ``force`` saves only steps divisible by it.
       best: the metric that ranks checkpoints; higher is better.
 
     Raises:
-      ValueError: max_to_keep or save_interval is below 1.
+      ValueError: max_to_keep is below 1.
     """
 
     def __init__(
@@ -113,14 +112,12 @@ class Checkpointer(contextlib.AbstractContextManager):
         *,
         max_to_keep: int = 2,
         keep: Collection[int] = (),
-        save_interval: int = 1,
         best: str = "accuracy",
     ):
-        for name, value in (("max_to_keep", max_to_keep), ("save_interval", save_interval)):
-            if value < 1:
-                raise ValueError(f"{name}: got {value}, must be at least 1")
+        if max_to_keep < 1:
+            raise ValueError(f"max_to_keep: got {max_to_keep}, must be at least 1")
         self._directory = storage.path(directory)
-        self._max_to_keep, self._keep, self._save_interval, self._best = max_to_keep, keep, save_interval, best
+        self._max_to_keep, self._keep, self._best = max_to_keep, keep, best
         self._writer: ocp.CheckpointManager | None = None
         self._scores: dict[int, float] = {}
         self._last: int | None = None  # the step last saved or restored
@@ -148,7 +145,6 @@ class Checkpointer(contextlib.AbstractContextManager):
         state: types.TrainState,
         extras: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
-        force: bool = False,
     ) -> bool:
         """Copy the state from the devices and write it in the background.
 
@@ -161,7 +157,6 @@ class Checkpointer(contextlib.AbstractContextManager):
           state: the train state; every leaf must be an array.
           extras: JSON-able values; tuples are restored as lists.
           metrics: numbers by name, including the metric that ranks checkpoints.
-          force: save regardless of ``save_interval``.
 
         Returns:
           Whether a save was started.
@@ -172,7 +167,7 @@ class Checkpointer(contextlib.AbstractContextManager):
           CheckpointError: the previous save failed.
           storage.Unavailable: the previous save failed because the store did not respond.
         """
-        if step == self._last or (not force and step % self._save_interval):
+        if step == self._last:
             return False
         if self._last is not None and step < self._last:
             raise ValueError(f"step: got {step}, must be above {self._last}, the step last saved or restored")
@@ -198,7 +193,7 @@ class Checkpointer(contextlib.AbstractContextManager):
             state=ocp.args.PyTreeSave(digests.nonempty(flat)),
             record=ocp.args.JsonSave({**record, "crc32": digests.crc(record)}),
         )
-        self._writing(step, writer.save, step, args=arguments, force=True)  # the interval was checked above
+        self._writing(step, writer.save, step, args=arguments, force=True)
         self._last = step
         return True
 

@@ -3,8 +3,7 @@
 ``runs``             Work directories: finds them, and reads the files of each: ``find``, ``read``, ``Run``.
 
 One run
-``report``           The page of a run, and its command: ``page``, ``write``.
-``live``             The server of ``report --live``.
+``report``           The page of a run, its command and its server: ``page``, ``write``, ``serve``.
 ``facts``            Phases, costs, warnings, commands and what ran, on the page.
 ``curves``           Curves by phase and held-out accuracy, on the page.
 ``completions``      Completions with colored tokens, on the page.

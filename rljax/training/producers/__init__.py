@@ -1,7 +1,6 @@
 """Producers: where the rows of a step come from. A phase has one, and nothing else asks what kind of work its task is.
 
-``completions``     Completions of prompts, with the source's own choices.
-``twice``           Completions of prompts, and of prompts that are edited for a second pass.
+``completions``     Completions of prompts, with the source's own choices, and of prompts edited for a second pass.
 ``segments``        Rows in flight, continued by one segment a step, of completions or of conversations.
 ``episodes``        Episodes of a world inside the program: conversations, or chapters.
 ``acting``          Trajectories of a control world.
@@ -17,7 +16,7 @@ from typing import Protocol
 from rljax import environments, types
 from rljax.environments import traits
 from rljax.training import phases
-from rljax.training.producers import acting, completions, demonstrations, episodes, segments, stored, turns, twice
+from rljax.training.producers import acting, completions, demonstrations, episodes, segments, stored, turns
 
 
 class Producer(Protocol):
@@ -92,7 +91,7 @@ def make(setup: phases.Setup) -> Producer:
     if source.origin == "demonstrations":
         return demonstrations.Demonstrations(setup)
     if source.again is not None:
-        return twice.Twice(completions.Completions(setup))
+        return completions.Twice(completions.Completions(setup))
     if about.whole:
         whole = completions.Completions(setup)
     else:

@@ -12,9 +12,8 @@ from typing import Any
 
 from rljax import transforms
 from rljax.transforms.reward.learned import implicit, implicit_steps, judged, learned, likelihood
-from rljax.transforms.reward.length import overlong
 from rljax.transforms.reward.process import continuations, process, process_steps
-from rljax.transforms.reward.shaping import add_parts, confidence_penalty, kl, learnability, scale
+from rljax.transforms.reward.shaping import add_parts, confidence_penalty, kl, learnability, overlong, scale
 from rljax.transforms.reward.steps import improvement, only_turn
 
 

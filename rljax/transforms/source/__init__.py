@@ -37,8 +37,7 @@ it returned. ``frame.extras`` lists the arrays of ``rollout.extra``, which say h
 ``draws.py``          prompts chosen by statistics of each prompt: posteriors of its success rate
 ``domains.py``        prompts by domain: a bandit
 ``segments.py``       rows that are sampled over several steps
-``filters.py``        which of the scored groups are trained on
-``single.py``         which of the scored rows, by their advantages
+``single.py``         which of the scored groups, and of the rows by their advantages
 ``files.py``          rows of files, read before the run or as they arrive
 ``prefix.py``         completions that begin with a part of a demonstration
 ``second.py``         what is sampled again from an edited prompt
@@ -59,12 +58,11 @@ from rljax.transforms.source import candidates, chain, edits, groups  # before a
 from rljax.transforms.source.domains import sec
 from rljax.transforms.source.draws import learnability, mopps
 from rljax.transforms.source.files import arriving, stored
-from rljax.transforms.source.filters import dynamic
 from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
 from rljax.transforms.source.prefix import backward, prefixed
 from rljax.transforms.source.second import ghpo, guide
 from rljax.transforms.source.segments import partial
-from rljax.transforms.source.single import pairs
+from rljax.transforms.source.single import dynamic, pairs
 
 
 def __getattr__(name: str) -> Any:

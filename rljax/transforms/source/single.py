@@ -1,7 +1,8 @@
-"""Filters of single rows, which read their advantages, computed on the whole groups that were sampled.
+"""Filters: which of the scored groups are trained on, and which single rows.
 
-All of these pieces have ``Source.grouped`` False. What they return may have any number of rows of a prompt, and a row
-more than once; rows of a step before have ``on_policy`` 0 and the advantage they had then.
+Those of rows read their advantages, computed on the whole groups that were sampled. They have
+``Source.grouped`` False. What they return may have any number of rows of a prompt, and a row more than
+once; rows of a step before have ``on_policy`` 0 and the advantage they had then.
 """
 
 import jax
@@ -64,3 +65,22 @@ def pairs(keep: types.Fraction = 0.5, draws: types.Count = 8, oversample: types.
         return take(rollout, rows, jnp.repeat(candidate[best], 2)), pool
 
     return types.Source(grouped=False, oversample=oversample, select=select)
+
+
+@define.source
+def dynamic(oversample: types.Count = 2) -> types.Source:
+    """Sample ``oversample`` times the prompts and prefer groups whose rewards differ.
+
+    Groups without spread give a group baseline no gradient; they are used only to fill the batch, and are then marked
+    invalid. Source: dynamic sampling of DAPO (arXiv 2503.14476, section 3.2), here with a fixed
+    number of extra prompts, so that shapes are static.
+    """
+
+    def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        valid = ops.valid_rows(rollout)
+        informative = groups.spread_of(rollout) > 1e-6  # equal rewards may differ from their mean in the last bit
+        rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so
+        kept = groups.take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
+        return kept, pool
+
+    return types.Source(oversample=oversample, select=select)

@@ -9,8 +9,7 @@ one chain add up. At ratio 1 all but the regressions and likelihoods have REINFO
 from typing import Any
 
 from rljax import transforms
-from rljax.transforms.surrogate.pair import preference, squared_preference
-from rljax.transforms.surrogate.row import kahneman_tversky
+from rljax.transforms.surrogate.row import kahneman_tversky, preference, squared_preference
 from rljax.transforms.surrogate.scored import (
     bradley_terry,
     implicit_bradley_terry,

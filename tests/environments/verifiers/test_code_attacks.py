@@ -15,7 +15,7 @@ import pytest
 from rljax import types
 from rljax.environments.config import VerifierConfig
 from rljax.environments.verifiers import code, judging
-from rljax.environments.verifiers.sandbox import box, kernel, start
+from rljax.environments.verifiers.sandbox import kernel, start
 from tests.environments.verifiers.code_cases import fenced, needs_namespaces
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -187,12 +187,12 @@ def test_nothing_is_left_of_a_box():
     user = kernel.outside(sandbox._process.pid)
     for name in ("a daemon", "fork bomb", "well-behaved"):
         job = {"kind": "run", "source": textwrap.dedent(ATTACKS.get(name, ["print('held')"])[0]), "input": ""}
-        with sandbox.start(job, box.Limits()) as running:
+        with sandbox.start(job, start.Limits()) as running:
             deadline = time.monotonic() + (0.5 if name == "fork bomb" else 10)
             with contextlib.suppress(TimeoutError):
                 assert running.output(deadline, 100) == b"held\n" and running.status(deadline) == 0
             if name == "fork bomb":
-                assert 1 < len(left(user, looks=1)) <= box.Limits().processes
+                assert 1 < len(left(user, looks=1)) <= start.Limits().processes
         assert left(user) == []
     sandbox.close()
 

@@ -33,7 +33,7 @@ JUDGES = """
 
     @environments.task
     def questions(path):
-        from rljax.environments.questions import gsm8k
-        task = gsm8k.gsm8k(path, prompt_length=24, completion_length=12)
+        from rljax.environments.questions import published
+        task = published.gsm8k(path, prompt_length=24, completion_length=12)
         return dataclasses.replace(task, reward=judge, parts=("format", "wanted"))
 """

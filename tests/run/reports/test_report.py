@@ -19,7 +19,7 @@ import pytest
 from rljax import __main__, types
 from rljax.data import raw_bytes
 from rljax.host import workdirs
-from rljax.run.reports import completions, facts, live, records, report, runs
+from rljax.run.reports import completions, facts, records, report, runs
 from tests.run.reports.report_cases import begun, write
 from tests.support import tiny
 
@@ -176,7 +176,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_the_server_serves_what_the_files_say_and_ends(tmp_path):
     place = write(tmp_path / "run", steps=4)
-    with live.Server(place, 0, lambda: f"{runs.read(place).steps}") as server:
+    with report.Server(place, 0, lambda: f"{runs.read(place).steps}") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
 

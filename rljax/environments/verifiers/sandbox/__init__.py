@@ -5,8 +5,7 @@ box is the first process of a new process namespace, so that the kernel ends all
 through a socket that the zygote does not read, so that no box finds another box's job in its memory.
 
 =================  =============================================================================================
-``start.py``       the worker's side: ``Sandbox``, and what the kernel refuses
-``box.py``         a job seen from the worker: ``Limits``, ``Box``
+``start.py``       the worker's side: ``Sandbox``, what the kernel refuses, and a job: ``Limits``, ``Box``
 ``zygote.py``      the process that forks boxes, and the guard of each
 ``kernel.py``      namespaces, mounts, capabilities and limits, through ctypes
 ``calls.py``       a filter of system calls

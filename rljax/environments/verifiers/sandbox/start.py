@@ -1,7 +1,8 @@
-"""The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes."""
+"""The worker's side of a sandbox: start it, learn what the kernel refuses, start boxes; a job that runs."""
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import rljax
-from rljax.environments.verifiers.sandbox import box, kernel
+from rljax.environments.verifiers.sandbox import kernel
 
 _KEPT = ("LD_LIBRARY_PATH", "TMPDIR")  # of the environment: the interpreter may need the first
 _START_LIMIT = 60.0  # seconds
@@ -66,6 +67,77 @@ NONE = Libraries()
 
 class SandboxError(RuntimeError):
     """The process of the sandbox has ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a box may use; each limit but ``folder`` and ``processes`` holds for each of its processes."""
+
+    cpu: int = 8  # seconds
+    memory: int = 1 << 29  # bytes of address space
+    file: int = 16 << 20  # bytes of a file
+    folder: int = 32 << 20  # bytes of all files
+    processes: int = 8  # threads included
+    handles: int = 64  # open files and sockets
+
+    def job(self) -> dict[str, Any]:
+        """Return the part of a job that sets the limits."""
+        limits = {"cpu": self.cpu, "as": self.memory, "fsize": self.file, "nproc": self.processes}
+        return {"folder": self.folder, "limits": limits | {"nofile": self.handles, "core": 0, "msgqueue": 0}}
+
+
+class Box:
+    """A job that runs; a context manager that ends it."""
+
+    def __init__(self, channel: socket.socket, control: socket.socket):
+        """Take this side's ends of the two sockets."""
+        self._channel, self._control, self._received = channel, control, b""
+
+    def __enter__(self) -> "Box":
+        """Return the box."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the box."""
+        self.end()
+
+    def end(self) -> None:
+        """End every process of the box."""
+        self._channel.close()
+        self._control.close()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send a line; TimeoutError after the deadline (``time.monotonic``), OSError if the box has ended."""
+        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        self._channel.sendall(data + b"\n")
+
+    def line(self, deadline: float, most: int) -> bytes:
+        """Return the next line; TimeoutError, EOFError at the box's end or after more bytes than ``most``."""
+        while b"\n" not in self._received:
+            if not self._receive(deadline) or len(self._received) > most:
+                raise EOFError
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def output(self, deadline: float, most: int) -> bytes:
+        """Return all that the box writes until it ends; TimeoutError, EOFError as ``line``."""
+        while self._receive(deadline):
+            if len(self._received) > most:
+                raise EOFError
+        return self._received
+
+    def _receive(self, deadline: float) -> bool:
+        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        with contextlib.suppress(ConnectionError):
+            data = self._channel.recv(1 << 16)
+            self._received += data
+            return bool(data)
+        return False
+
+    def status(self, deadline: float) -> int | None:
+        """Return the exit status of the box, negative for a signal; TimeoutError."""
+        self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
+        return json.loads(self._control.recv(64) or b"null")
 
 
 class Sandbox:
@@ -136,7 +208,7 @@ class Sandbox:
                 return True
         return False
 
-    def start(self, job: Mapping[str, Any], limits: box.Limits) -> box.Box:
+    def start(self, job: Mapping[str, Any], limits: Limits) -> Box:
         """Start a box.
 
         Args:
@@ -152,13 +224,13 @@ class Sandbox:
                 socket.send_fds(self._socket, [b"b"], [guard.fileno(), inner.fileno()])
             except OSError as error:
                 raise SandboxError(f"the sandbox has ended ({error})") from error
-        started = box.Box(channel, control)
+        started = Box(channel, control)
         started.send(json.dumps({**job, **limits.job()}).encode(), time.monotonic() + _START_LIMIT)
         return started
 
     def _trial(self) -> str:
         """Run a program; return what is wrong with it, or ""."""
-        with self.start({"kind": "run", "source": "print(input())", "input": "1"}, box.Limits()) as running:
+        with self.start({"kind": "run", "source": "print(input())", "input": "1"}, Limits()) as running:
             deadline = time.monotonic() + _START_LIMIT
             return "" if running.output(deadline, 9) == b"1\n" else f"status {running.status(deadline)} of a trial"
 
@@ -186,10 +258,10 @@ def shared(unsafe: bool, libraries: Libraries) -> Sandbox:
 
 def begin(
     job: Mapping[str, Any],
-    limits: box.Limits,
+    limits: Limits,
     unsafe: bool,
     libraries: Libraries = NONE,
-) -> box.Box:
+) -> Box:
     """Start a box in the sandbox of this process, or in a new one if the kernel has ended that."""
     try:
         return shared(unsafe, libraries).start(job, limits)

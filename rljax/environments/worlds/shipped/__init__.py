@@ -4,14 +4,13 @@
 ``calculator.py``  ``calculator``: long arithmetic by calls of a tool
 ``extract.py``     ``extract``: one seat writes a skill, the other one solves with it (chapters)
 ``games/``         board and card games of pgx as worlds: ``game("tic_tac_toe")``
-``guess.py``       ``guess``, ``twenty_questions``: find a secret number by comparisons, or by questions
+``guess.py``       ``guess``, ``twenty_questions``: find a secret number; ``tagged``: with tagged turns
 ``maze.py``        ``maze``: walk to a goal in a grid with walls
 ``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
 ``propose.py``     ``propose``: one seat writes problems, the other one solves them (chapters)
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``revise.py``      ``revise``: answer, with or without a judgement, then answer again
 ``spy.py``         ``spy``: clues and votes against a player with another card (chapters)
-``tagged.py``      ``tagged``: ``guess``, with a tag for the purpose of each turn
 ``wordle.py``      ``wordle``: find a word by marks of its letters
 ``zoom.py``        ``zoom``: name where a plate is in a blurred picture, read it in the magnified cell (chapters)
 =================  ============================================================================================

@@ -5,7 +5,6 @@ import io
 import re
 import zlib
 from collections.abc import Iterable
-from typing import Any
 
 import matplotlib
 from matplotlib import figure
@@ -29,30 +28,28 @@ def swatch(color: str, linestyle: str = "-") -> html.Html:
     return html.Html(f'{start}{line} stroke-width="3"/></svg>')
 
 
-def inline(fig: figure.Figure, text: str = "", *, caption: Any = "", limit: int = 150_000) -> html.Html:
+def inline(fig: figure.Figure, text: str = "", *, limit: int = 150_000) -> html.Html:
     """Return a figure of a page.
 
     Args:
       fig: the figure.
       text: what it shows, for readers who cannot see it; by default the titles of its panels.
-      caption: text below it.
       limit: largest size of an SVG, bytes; a larger one is replaced by a PNG.
 
     Returns:
       The figure as inline SVG, or as PNG.
     """
-    below = html.tag("figcaption", caption) if caption else ""
     text = text or ", ".join(ax.get_title("left") or ax.get_title() for ax in fig.axes)
     content = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rljax"}):
         fig.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     inline = _inline(content.getvalue(), text)
     if len(inline) <= limit:
-        return html.tag("figure", html.join([inline, below]))
+        return html.tag("figure", inline)
     png = io.BytesIO()
     fig.savefig(png, format="png", dpi=130)
     source = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-    return html.tag("figure", html.join([html.Html(f'<img src="{source}" alt="{html.escape(text)}">'), below]))
+    return html.tag("figure", html.Html(f'<img src="{source}" alt="{html.escape(text)}">'))
 
 
 def _inline(svg: str, text: str) -> html.Html:

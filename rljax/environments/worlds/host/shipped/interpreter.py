@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from rljax.environments.verifiers.sandbox import box, cells, start
+from rljax.environments.verifiers.sandbox import cells, start
 from rljax.environments.worlds.host import calls
 
 _SLACK = 1 << 16  # bytes that a cell may write past its standard output
@@ -56,7 +56,7 @@ class Interpreter:
         deadline = time.monotonic() + self.seconds
         job = {"kind": "run", "source": inspect.getsource(cells)}
         job["input"] = json.dumps({"cells": every, "most": self.longest})
-        limits = box.Limits(cpu=int(self.seconds) + 1, memory=int(self.memory * 2**30))
+        limits = start.Limits(cpu=int(self.seconds) + 1, memory=int(self.memory * 2**30))
         with start.begin(job, limits, self.unsafe) as running:
             try:
                 written = running.output(deadline, 4 * self.longest + _SLACK).decode(errors="replace").rstrip("\n")
