@@ -40,8 +40,8 @@ def with_critics(c, names):
 @pytest.mark.parametrize("kind", ["gaussian", "squashed", "denoiser", "categorical"])
 def test_q_is_the_output_of_a_network_of_state_and_action(kind):
     """Of categorical actions it is the logit of the action taken."""
-    shape = actors.Mlp(layers=1, width=4, squash=kind == "squashed", denoise=2 * (kind == "denoiser"))
-    one = actors.Actor(shape, 3, "gaussian" if kind == "squashed" else kind, 2, output="action")
+    shape, chain = actors.Mlp(layers=1, width=4, squash=kind == "squashed"), actors.Denoising(2 * (kind == "denoiser"))
+    one = actors.Actor(shape, 3, "gaussian" if kind == "squashed" else kind, 2, chain, "action")
     params, r = one.init(jax.random.key(0)), np.random.default_rng(0)
     seen = r.normal(size=(5, 6, 3))
     taken = {"categorical": r.integers(0, 2, (5, 6)), "denoiser": r.normal(size=(5, 6, 3, 2))}
@@ -267,8 +267,14 @@ def test_a_run_with_replayed_windows_resumes_bit_for_bit(tmp_path):
 
 
 def test_a_denoiser_has_no_drawn_action_to_differentiate():
-    c = config(PENDULUM, **SAC, model__mlp__denoise=2)
+    c = config(PENDULUM, **SAC, model__denoising__steps=2)
     with pytest.raises(ValueError, match="'policy' needs the expectation of Q over its actions, and a denoiser's"):
+        programs.build(c, devices=ONE)
+
+
+def test_a_critic_of_actions_reads_whole_chains():
+    c = config(PENDULUM, **SAC, model__denoising__steps=2, model__denoising__positions="step")
+    with pytest.raises(ValueError, match="denoising.positions='step': a critic of actions reads whole ones, 'action'"):
         programs.build(c, devices=ONE)
 
 
