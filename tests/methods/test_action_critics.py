@@ -274,7 +274,7 @@ def test_a_denoiser_has_no_drawn_action_to_differentiate():
 
 def test_a_critic_of_actions_reads_whole_chains():
     c = config(PENDULUM, **SAC, model__denoising__steps=2, model__denoising__positions="step")
-    with pytest.raises(ValueError, match="denoising.positions='step': a critic of actions reads whole ones, 'action'"):
+    with pytest.raises(ValueError, match=r"positions='step': a critic of actions reads whole ones, 'action'"):
         programs.build(c, devices=ONE)
 
 

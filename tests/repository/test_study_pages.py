@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments.denoising import study as denoising
 from experiments.distillation import teacher
 from experiments.hints import hints
 from experiments.offline import compare
@@ -90,3 +91,18 @@ def test_the_page_of_the_distillation_study_counts_steps_between_measurements():
     assert rows["exact"] == ["80.0", "17.0", "15", f"{15 / (10 + 0.2 / 0.023):.2f}"]
     assert rows["sampled token"][2].startswith(">= 20")
     assert cells(page.partition("\n\n")[2])["exact"] == ["0.5000", "0.0100", "0.0200"]
+
+
+def test_the_page_of_denoising_has_the_last_points_and_the_best_trade_at_their_divergence():
+    def end(reward, kl):
+        return [
+            {"step": 20, "reward": 0.0, "solved": 0.0, "kl": 9.0},
+            {"step": 40, "reward": reward, "solved": 0.25, "kl": kl},
+        ]
+
+    best = [{"beta": b, "reward": r, "solved": 0.5, "kl": k} for b, r, k in ((0.1, 1.2, 3.0), (1.0, 0.6, 1.0))]
+    base = {"reward": 0.1, "solved": 0.125, "kl": 0.0}
+    runs = {"x": [end(0.5, 1.0), end(0.7, 3.0)], "sparse: y": [end(0.5, 2.0)]}
+    rows = cells(denoising.table({"base": base, "best": best, "runs": runs}))
+    assert rows["x"] == ["0.60 ± 0.14", "0.90", "25.0 ± 0.0", "2.00 ± 1.41"]  # halfway between 0.6 and 1.2
+    assert rows["base"][0] == "0.10 ± 0.00" and rows["sparse: y"][1] == ""

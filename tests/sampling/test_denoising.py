@@ -229,3 +229,19 @@ def test_quadrature_has_the_moments_of_a_linear_chain_and_its_gradient_is_that_o
     error = np.std(slopes, axis=0) / np.sqrt(count)
     np.testing.assert_array_less(np.abs(np.mean(slopes, axis=0) - exact), 4.5 * error + 1e-3)
     assert np.abs(exact).max() > 20 * error.max()
+
+
+def test_the_best_trade_is_the_density_tilted_by_the_reward():
+    """E_q r - beta KL(q || p) = beta log Z at q = p exp(r / beta) / Z, and less at every other density."""
+    draws, beta = np.random.default_rng(9), 0.3
+    grid = quadrature.points()
+    p, r = np.exp(-np.sum(grid**2, axis=1)) / np.pi, np.sin(3 * grid[:, 0])
+    best = quadrature.tilted(p, r, beta)
+    assert best.sum() * quadrature.CELL == pytest.approx(1.0, abs=1e-6)
+
+    def traded(q):
+        return np.sum(q * r) / q.sum() - beta * quadrature.divergence(q, p)
+
+    assert traded(best) == pytest.approx(beta * np.log(np.sum(p * np.exp(r / beta)) / p.sum()), abs=1e-9)
+    for other in (p, best * np.exp(0.1 * draws.normal(size=best.shape)), best * (1 + 0.1 * np.sin(grid[:, 1]))):
+        assert traded(other) < traded(best) - 1e-5

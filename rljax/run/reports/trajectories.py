@@ -23,10 +23,14 @@ def actions(motion: actors.Motion, row: int, steps: np.ndarray) -> list[str]:
 def picture(motion: actors.Motion, row: int, steps: np.ndarray) -> np.ndarray:
     """Return the first observations of a row over some steps and the state behind them, each a line: [H, W, 3] uint8.
 
-    All lines have one scale, whose 0 is grey.
+    All lines have one scale, whose 0 is grey. Where nothing changes, the one action of two numbers that a chain of
+    denoising ends in, its path in the square [-2, 2]^2 is drawn, whose axes are grey.
     """
     seen = np.asarray(motion.observation[row], float)
     seen = seen[np.append(steps, steps[-1] + 1), :_MOST]
+    taken = np.asarray(motion.taken[row], float)[steps]
+    if taken.ndim == 3 and taken.shape[-1] == 2 and np.ptp(seen, axis=0).max() == 0:
+        return _path(np.concatenate([taken[0], taken[1:, -1]]))
     width, height = _SIZE
     low, high = min(0.0, float(seen.min())), max(0.0, float(seen.max()))
     x = np.linspace(2, width - 3, len(seen))
@@ -37,4 +41,18 @@ def picture(motion: actors.Motion, row: int, steps: np.ndarray) -> np.ndarray:
     draw.line([(0, zero), (width, zero)], fill="#dddddd")
     for column, colour in zip(y.T, _COLOURS, strict=False):
         draw.line([*zip(x.tolist(), column.tolist(), strict=True)], fill=colour)
+    return np.asarray(image)
+
+
+def _path(states: np.ndarray) -> np.ndarray:
+    """Return the picture of a path in the plane, ``[n, 2]``; its end is a disc."""
+    side = _SIZE[1]
+    image = PIL.Image.new("RGB", (side, side), "white")
+    draw = PIL.ImageDraw.Draw(image)
+    for axis in ([(0, side / 2), (side, side / 2)], [(side / 2, 0), (side / 2, side)]):
+        draw.line(axis, fill="#dddddd")
+    places = [((x + 2.0) / 4.0 * side, (2.0 - y) / 4.0 * side) for x, y in states.tolist()]
+    draw.line(places, fill=_COLOURS[0])
+    x, y = places[-1]
+    draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=_COLOURS[1])
     return np.asarray(image)

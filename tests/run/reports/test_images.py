@@ -1,4 +1,4 @@
-"""Pictures of prompts on the page and in the terminal; ``test_pictures`` has those in records."""
+"""Pictures on the page and in the terminal; ``test_pictures`` has those in records."""
 
 import base64
 import io
@@ -9,6 +9,8 @@ import PIL.Image
 import pytest
 
 from rljax.environments import traits
+from rljax.models import actors
+from rljax.run.reports import trajectories
 from rljax.run.reports.pages import images
 from tests.environments import test_drawn as drawn_tasks
 
@@ -82,3 +84,18 @@ def test_a_terminal_shows_two_rows_of_pixels_in_a_line():
         "rgb(255,0,0) on rgb(0,0,255)",
         "rgb(0,255,0) on rgb(255,255,255)",
     ]
+
+
+def test_a_chain_that_ends_in_the_only_action_is_drawn_as_a_path():
+    """Of 96 x 96 pixels over [-2, 2]^2: from (-1, 1) to (1, 1), whole or a step at each position."""
+    states = np.array([[-1.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    pairs = np.stack([states[:-1], states[1:]], axis=1)[None]
+    for taken in (states[None, None], pairs):
+        count = taken.shape[1]
+        motion = actors.Motion(np.ones((1, count + 1, 2)), np.pad(taken, ((0, 0), (0, 1), (0, 0), (0, 0))))
+        image = trajectories.picture(motion, 0, np.arange(count))
+        assert image.shape == (96, 96, 3)
+        blue, red = (np.all(image == np.array(rgb), axis=-1) for rgb in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)))
+        assert np.all(blue[24, 26:68]) and red[24, 72] and not blue[:22].any() and not red[:, :68].any()
+        motion = motion.replace(observation=np.arange(2.0 * (count + 1)).reshape(1, -1, 2))
+        assert trajectories.picture(motion, 0, np.arange(count)).shape == (96, 256, 3)
