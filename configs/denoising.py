@@ -17,8 +17,8 @@ import rljax
 # algorithm, penalty, weight and settings of the chain
 METHODS = {
     "ddpo": ("grpo(kl=0.0, low=0.1, high=0.1)", {}, {}),
-    "flow_grpo": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.05)"}, {}),
-    "flow_grpo_fast": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.05)"}, {"first": 2, "last": 5}),
+    "flow_grpo": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {}),
+    "flow_grpo_fast": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {"first": 2, "last": 5}),
     "dance_grpo": ("grpo(kl=0.0)", {}, {"shared": 1}),
     "dppo": ("diffusion_ppo(last=2)", {}, {}),
     "b2_diffurl": ("grpo(kl=0.0)", {"weight": "+ turn_end(linear(2.0, 10.0, 100))"}, {"shared": 4}),

@@ -26,8 +26,8 @@ BETAS = np.geomspace(0.02, 20.0, 60)  # of the best trade
 SPARSE = {"task": "modes(reward='mode')"}
 ARMS = {  # config of configs/denoising.py, and what differs from it
     "DDPO": ("ddpo", {}),
-    "Flow-GRPO, 0.05": ("flow_grpo", {}),
-    "Flow-GRPO, 0.2": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 0.2)"}),
+    "Flow-GRPO, 0.05": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 0.05)"}),
+    "Flow-GRPO, 0.2": ("flow_grpo", {}),
     "Flow-GRPO, 1": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 1.0)"}),
     "DanceGRPO": ("dance_grpo", {}),
     "DPPO, all steps": ("dppo", {"phase.main.algorithm": "diffusion_ppo()"}),
