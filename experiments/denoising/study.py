@@ -92,7 +92,7 @@ def best(bases: list[np.ndarray]) -> list[dict[str, float]]:
     return [{"beta": float(beta), **measured(q, bases)} for beta, q in zip(BETAS, each, strict=True)]
 
 
-def run() -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Run what has not been run, and return the numbers of all runs."""
     base = rljax.get_config("denoising", "ddpo")
     base.phases = ("clone",)
@@ -133,11 +133,11 @@ def draw(results: dict[str, Any]) -> None:
     for ax, key in zip(axes, ("reward", "solved"), strict=True):
         ax.plot([x["kl"] for x in results["best"]], [x[key] for x in results["best"]], "k--", label="best trade")
         dense = [name for name in results["runs"] if not name.startswith("sparse")]
-        for color, name in zip(plots.COLORS, dense, strict=False):
-            for number, points in enumerate(results["runs"][name]):
-                line = [results["base"], *points]
-                label = name if not number else None
-                ax.plot([x["kl"] for x in line], [x[key] for x in line], ".-", color=color, label=label, ms=3, lw=0.8)
+        for number, name in enumerate(dense):
+            color, style = plots.COLORS[number % len(plots.COLORS)], ".-" if number < len(plots.COLORS) else ".:"
+            for run, points in enumerate(results["runs"][name]):
+                line, label = [results["base"], *points], None if run else name
+                ax.plot([x["kl"] for x in line], [x[key] for x in line], style, color=color, label=label, ms=3, lw=0.8)
         plots.decorate(ax, f"{key} against the KL from the base", "KL, nats", key)
         ax.set_xlim(0.0, 8.0)
     axes[0].legend(fontsize=7)
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write table and figure from results.json")
     file = FOLDER / "results.json"
     if not parser.parse_args().page:
-        file.write_text(json.dumps(run(), indent=1))
+        file.write_text(json.dumps(measure()))
     results = json.loads(file.read_text())
     draw(results)
     print(table(results))

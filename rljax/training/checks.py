@@ -42,7 +42,7 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
         head.check([name for needs in asked for name in needs.requested if not types.SCORES[name].at])
         given = [(o.module, interpreter.objective_needs(o)) for o in setup.algorithm.objectives]
         for module, needs in (*given, *setup.phase.read.items()):
-            network: Any = setup.networks[module]
+            network: Any = setup.networks.get(module)
             for name, named, _ in map(modules.parts, sorted(needs.divergence)):
                 critics = [n for n in named if getattr(setup.networks.get(n), "reads_action", False)]
                 if critics and name != modules.LEAST:
@@ -93,7 +93,7 @@ def _read(setup: phases.Setup, module: str, rows: types.Rollout) -> types.Scores
     top = max(asked.top, default=0)
     if top and top > (vocabulary := setup.networks[module].architecture.vocabulary):
         raise ValueError(f"config.module.{module}: top={top} exceeds the {vocabulary} tokens of its vocabulary.")
-    scores, reading = _scores(rows, asked, setup.networks[module]), setup.reads.get(module)
+    scores, reading = _scores(rows, asked, setup.networks.get(module)), setup.reads.get(module)
     answered = reading is not None and None in reading.after
     behind = jnp.pad(rows.mask, ((0, 0), (0, 1)))  # as wide as no array of the row
     return scores.replace(after_logp=behind, after_mask=behind) if answered else scores
@@ -162,7 +162,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
         batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
-        requested, network = interpreter.objective_needs(o), setup.networks[o.module]
+        requested, network = interpreter.objective_needs(o), setup.networks.get(o.module)
         live = _scores(batch, requested, network) if requested.live else None
         batch, inner = interpreter.prepare_minibatch(o, batch, live, inner, key)
         part = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], batch)
