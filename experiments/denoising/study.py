@@ -118,8 +118,9 @@ def table(results: dict[str, Any]) -> str:
     lines = ["| | reward | best at this KL | solved, % | KL, nats |", "| --- | --- | --- | --- | --- |"]
     for name, runs in {"base": [[results["base"]]], **results["runs"]}.items():
         last = {key: np.array([points[-1][key] for points in runs]) for key in ("reward", "solved", "kl")}
-        bound = np.interp(last["kl"].mean(), [x["kl"] for x in trade], [x["reward"] for x in trade])
-        bound = "" if name.startswith("sparse") else f"{bound:.2f}"
+        kl, (levels, rewards) = last["kl"].mean(), ([x[key] for x in trade] for key in ("kl", "reward"))
+        bound = f"{np.interp(kl, levels, rewards):.2f}" if kl <= levels[-1] else f"above {rewards[-1]:.2f}"
+        bound = "" if name.startswith("sparse") else bound
         cells = [f"{last[key].mean() * scale:.{digits}f} ± {last[key].std(ddof=len(runs) > 1) * scale:.{digits}f}"
                  for key, scale, digits in (("reward", 1, 2), ("solved", 100, 1), ("kl", 1, 2))]  # fmt: skip
         lines.append(f"| {name} | {cells[0]} | {bound} | {cells[1]} | {cells[2]} |")
