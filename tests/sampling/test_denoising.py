@@ -17,6 +17,7 @@ from rljax.transforms import advantage
 B, K, A = 6, 4, 2
 KEYS = jax.random.split(jax.random.key(3), B)
 SHARED = jax.random.split(jax.random.key(4), B)
+NOISES = ["sde", *[pytest.param(noise, marks=pytest.mark.full) for noise in ("learned", "renoised")]]
 SEEN = jnp.asarray(np.random.default_rng(0).normal(size=(B, 2)), jnp.float32)
 MEAN, STD = 0.7, 0.4  # of the demonstrations of ``Flow``
 
@@ -47,7 +48,7 @@ class Flow:
         return v + jnp.broadcast_to(time @ params["moved"], x.shape) if "moved" in params else v
 
 
-@pytest.mark.parametrize("noise", ["learned", "sde", "renoised"])
+@pytest.mark.parametrize("noise", NOISES)
 def test_a_position_for_each_step_has_the_same_draws_and_their_log_probs_add_up(noise):
     whole, apart = (build(noise=noise, positions=positions) for positions in ("action", "step"))
     one, other = (a.draw(parameters(noise), SEEN, KEYS, temperature=0.7) for a in (whole, apart))
@@ -99,7 +100,7 @@ def test_samples_of_a_prompt_share_the_first_states():
         np.testing.assert_allclose(chain[0], plain[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("noise", ["learned", "sde", "renoised"])
+@pytest.mark.parametrize("noise", NOISES)
 def test_a_demonstrated_chain_is_most_probable_under_the_exact_flow(noise):
     """At v(x, t) = E[a - z | x] the expected gradient of the likelihood is 0 in a shift of v at every step."""
     count = 40_000
@@ -192,6 +193,7 @@ def test_credit_of_turns_is_that_of_actions_and_discounts_denoising_steps():
 # --- quadrature ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_quadrature_has_the_moments_of_a_linear_chain_and_its_gradient_is_that_of_reinforce():
     """The exact flow of a Gaussian is linear, so that every state is Gaussian; r = cos(x_1) + x_2^2."""
     one = build(Flow(K), noise="sde", log_std=0.0, positions="step")
