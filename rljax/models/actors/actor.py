@@ -240,19 +240,19 @@ class Actor:
             key = jnp.where(number < chain.shared, shared, keys)
             return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, step), (self.actions,)))(key)
 
-        def step(x: Array, number: Array) -> tuple[Array, Array]:
+        def step(x: Array, number: Array) -> tuple[Array, tuple[Array, distributions.Gaussian]]:
             policy = self.transition(params, observation, x, jnp.broadcast_to(number, x.shape[:-1])).tempered(heat)
             moved = policy.mean + jnp.exp(policy.log_std) * normal(number, number + 1)
             x = policy.mean if greedy else jnp.where(jnp.asarray(chain.noisy)[number], moved, policy.mean)
-            return x, x
+            return x, (x, policy)
 
         first = normal(chain.steps, 0)
         first = jnp.zeros_like(first) if greedy else first
-        last, states = jax.lax.scan(step, first, jnp.arange(chain.steps))
-        states = jnp.concatenate([first[:, None], jnp.moveaxis(states, 0, 1)], axis=1)
-        taken, apart = chain.stored(states), chain.positions == "step"
-        seen = jnp.repeat(observation[:, None], chain.steps, axis=1) if apart else observation
-        policy = self._chain(params, seen, taken).tempered(heat)
+        last, steps = jax.lax.scan(step, first, jnp.arange(chain.steps))
+        states, policy = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), steps)
+        taken = chain.stored(jnp.concatenate([first[:, None], states], axis=1))
+        apart = chain.positions == "step"
+        policy = distributions.Chain.of(jax.tree.map(lambda x: x[:, :, None], policy) if apart else policy)
         logp = policy.logp(taken)
         return Drawn(taken, jnp.clip(last, -1.0, 1.0), logp * 0.0 if greedy else logp, policy.entropy())
 
