@@ -58,6 +58,7 @@ RATIO_FREE |= {
     "reward_difference",
     "where",
     "chain",
+    "least_q",  # reads no advantage
 }
 IDENTITIES = {"truncated_importance", "masked_importance", "sequence_masked_importance", "second_moment_mask"}
 IDENTITIES |= {"bernoulli_kl_mask", "off_policy_sequence_mask"}

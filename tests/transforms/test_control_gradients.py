@@ -29,12 +29,14 @@ KEY = jax.random.key(11)
 class _Linear:
     """An actor of the policy; actions are controls in units of the largest control."""
 
+    scored = (True,)
+
     def policy(self, params, observation):
         mean = (observation @ params["K"].T + jnp.broadcast_to(params["b"], (*observation.shape[:-1], 1))) / SCALE
         log_std = jnp.broadcast_to(params["log_sigma"] - np.log(SCALE), mean.shape)
         return distributions.Gaussian(mean, log_std)
 
-    def draw(self, params, observation, keys, legal, temperature):
+    def draw(self, params, observation, keys, legal, temperature, shared):
         policy = self.policy(params, observation)
         taken = jax.vmap(lambda p, key: p.draw(key))(policy, keys)
         return actors.Drawn(taken, policy.acted(taken), policy.logp(taken), policy.entropy())
