@@ -404,6 +404,7 @@ def test_a_chain_is_the_product_of_its_steps(noise, temperature):
     np.testing.assert_allclose(scores.logp[:, 0], drawn.logp, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_likelihood_of_a_demonstrated_chain_is_flow_matching():
     """The gradient of -log p is that of sum_k |v(x_k, t) - (a - z)|^2 / (2 K^2 std^2) at x_k = (1 - t) z + t a."""
     K, std = 4, 0.5

@@ -11,7 +11,7 @@ ROWS, WIDTH, COLUMNS = 3, 40, 6
 SIZES = {"vocabulary": 30, "width": 32, "layers": 3, "heads": 4, "kv_heads": 2, "head_size": 8, "hidden": 48}
 
 
-@pytest.mark.default_tier("windows")
+@pytest.mark.default_tier("scanned")
 @pytest.mark.parametrize(
     "fields",
     [{"scan": False}, {"scan": True}, {"scan": True, "window": 5, "pattern": ("local", "global")}],

@@ -44,7 +44,7 @@ def rollout(**fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.full),
         pytest.param({"mesh__data": 2}, marks=pytest.mark.full),
         pytest.param({"mesh__fsdp_tensor": 2, "sampler__layout": "resident"}, marks=pytest.mark.full),
         pytest.param({"sampler__compact": 3}, marks=pytest.mark.full),

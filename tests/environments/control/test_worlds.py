@@ -307,6 +307,7 @@ def test_splits_share_no_sequence_of_turns():
 # --- modes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_modes_pay_for_the_direction_and_their_expert_draws_the_mixture():
     rules = environments.lookup("modes")(spread=0.05).rules
     states = jax.vmap(lambda i: rules.begin(i, "train"))(jnp.arange(20_000))
