@@ -2,14 +2,15 @@
 
 Command:   python -m rljax --config configs/denoising.py
 Hardware:  two CPU cores, no accelerator; 1 GiB.
-Time:      TODO
-Score:     TODO
+Time:      1:45 min, compilation and evaluations included.
+Score:     held-out pass@1 11.3 [10.3, 12.2] % to 42.7 [41.2, 44.2] %, return 0.0 to 0.8 (seed 0).
 
 The policy denoises the action of ``modes()``: 10 steps from N(0, I) to a ring of eight Gaussians. A position of a row
 is a step, so that each has a ratio of its own. A group is 8 chains for one prompt, a direction, and is paid for the way
 along it. The methods differ by the algorithm and by settings of the chain, ``config.model.denoising``:
-``configs/denoising.py:ddpo``, ``:flow_grpo``, ``:flow_grpo_fast``, ``:dance_grpo``, ``:dppo``, ``:b2_diffurl``,
-``:rlcm`` and ``:pi_rl``.
+``configs/denoising.py:flow_grpo`` is the default. ``:ddpo``, ``:dance_grpo``, ``:b2_diffurl``, ``:rlcm`` and ``:pi_rl``
+earn 1.7 to 1.8 and solve nothing: without a penalty they leave the ring (``experiments/denoising``). ``:dppo``, which
+trains two steps of ten, learns little. Of ``:flow_grpo_fast``, with noise in three steps, no score was measured.
 """
 
 import rljax
