@@ -82,11 +82,9 @@ def _check_kind(phase: Phase) -> None:
     if (model.kind == "transformer") != tokens:
         kind = "transformer" if tokens else "mlp"
         raise _wrong(phase, "model.kind", f"task {phase.task.name!r} has {what}. Set it to {kind!r}.")
-    plain, groups = (
-        type(phase.settings)(),
-        {"model.mlp", "model.denoising"} if tokens else {"model.architecture", "tokenizer"},
-    )
-    for group in groups | (set() if tokens else {"model.weights"}):
+    plain = type(phase.settings)()
+    other = ("model.mlp", "model.denoising") if tokens else ("model.architecture", "tokenizer", "model.weights")
+    for group in other:
         given, default = (operator.attrgetter(group)(x) for x in (phase.settings, plain))
         if given == default:
             continue

@@ -133,7 +133,8 @@ def unroll(
         draw, move = _drawing(keys, time)
         if expert:
             action = jax.vmap(rules.expert)(before.system)
-            taken, logp, entropy = actor.stored(action, draw), *[jnp.zeros((time.size, n)[: 1 + (n > 1)])] * 2
+            taken, logp = actor.stored(action, draw), jnp.zeros(time.shape if n == 1 else (time.size, n))
+            entropy = logp
         else:
             common = None if shared is None else _drawing(shared, time)[0]
             taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature, common)

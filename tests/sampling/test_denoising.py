@@ -124,7 +124,7 @@ def test_a_demonstrated_chain_is_most_probable_under_the_exact_flow(noise):
     assert np.all(np.abs(np.mean(slope, axis=0)[:, 0]) < 4 * error), exact
     _, off = jax.jit(gradients)(jnp.full((K, 1), 0.3))
     assert np.all(np.mean(off, axis=0)[:, 0] < -4 * error)
-    if noise != "sde":  # whose marginals are those of the flow as the steps become small
+    if noise != "sde":  # which has the marginals of the flow as the steps become small
         t = np.arange(K + 1) / K
         last = np.exp(-0.6) * (noise == "renoised") * (np.arange(K + 1) == K)
         np.testing.assert_allclose(jnp.mean(chain, axis=0)[:, 0], MEAN * t, atol=0.03)
