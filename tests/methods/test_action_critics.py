@@ -243,15 +243,17 @@ def test_sac_learns_the_soft_values_of_an_enumerable_world():
 
 
 @pytest.mark.full
-def test_micro_batches_of_drawn_actions_add():
+def test_micro_batches_and_devices_of_drawn_actions_add():
     one = {"learner__epochs": 2, "phase__main__optimizer": "sgd(learning_rate=0.01)"}
     results = []
-    for parts in (1, 4):
-        program = programs.build(sac(**one, learner__microbatches=parts), devices=ONE)
+    for parts, devices in ((1, 1), (4, 1), (1, 8)):
+        c = sac(**one, learner__microbatches=parts, mesh__data=devices)
+        program = programs.build(c, devices=jax.devices()[:devices])
         step = program.steps[0]
         state = step.begin(None, program.key)
         results.append(jax.device_get(step.update(state, step.rollout(state, program.key), program.key)[0].params))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *results)
+    for other in results[1:]:
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), results[0], other)
 
 
 @pytest.mark.full

@@ -47,10 +47,19 @@ EQUAL += ("algorithm.txt", "config.json", "tokenizer.model")
 SECONDS = 240  # limit of one process
 
 CONFIG = """
-from tests.support import tiny
+from tests.support import control, tiny
 
 
 def get_config(task):
+    if task in ("control", "chain"):  # windows of trajectories, observations normalised; two discounts
+        config = control.config("pendulum(horizon=10)", "ppo(kl=0.0, value_clip=None)", log__rollouts=2,
+                                phase__main__steps={steps}, checkpoint__every={every}, log__report={report},
+                                phase__main__evaluate={evaluate!r}, seam__source="unrolled(4)")
+        config.model.mlp.normalise = True
+        if task == "chain":
+            config.algorithm = "diffusion_ppo()"
+            config.model.denoising.update({{"steps": 2, "noise": "sde", "positions": "step"}})
+        return config
     config = tiny.config("grpo(kl=0.01)", phase__main__steps={steps}, checkpoint__every={every},
                          phase__main__evaluate={evaluate!r}, log__rollouts=2, log__report={report})
     config.seam.penalty = "+ entropy(0.1)"  # every update changes the policy
@@ -329,8 +338,8 @@ def campaign(
       terms: number of SIGTERMs.
       seed: of the moments.
       jobs: number of runs at a time.
-      tasks: some of "device", "host", "ahead", which is "host" with a lag, and "world", whose conversations are
-        sampled in segments.
+      tasks: some of "device", "host", "ahead", which is "host" with a lag, "control" and "chain", and "world", whose
+        conversations are sampled in segments.
       length: number of signals that hit one run.
       report: whether the runs end with an evaluation, a report and pictures.
 
@@ -376,7 +385,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="number of SIGKILLs")
     parser.add_argument("--terms", type=int, default=50, help="number of SIGTERMs")
-    parser.add_argument("--tasks", default="device,host", help="some of device, host, ahead and world")
+    parser.add_argument(
+        "--tasks", default="device,host", help="some of device, host, ahead, talk, carried, world, control, chain"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--folder", help="folder of the runs, which is kept; default: a temporary one")

@@ -10,6 +10,7 @@ import pytest
 import rljax
 from rljax.run import convert, loop
 from rljax.run.evaluation import evaluate
+from rljax.run.reports.comparison import quantities
 from tests.run.members import test_many
 from tests.support import control, tiny
 
@@ -121,6 +122,9 @@ def test_an_evaluation_has_the_returns_of_whole_episodes():
         expected = chance @ of
         assert value == pytest.approx(expected, abs=5 * np.sqrt(chance @ (of - expected) ** 2 / 512))
     assert low <= mean <= high
+    for name, value in (("return", mean), ("greedy return", greedy)):
+        compared = quantities.evaluated(record, name)
+        assert compared.mean == pytest.approx(value) and compared.values.shape == (8,)
     place, best = 0, 0.0
     for _ in range(control.HORIZON):
         action = int(p[place].argmax())

@@ -88,9 +88,10 @@ def evaluate(
       with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
       correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
       number of correct completions of each prompt; and ``examples``, a few completions. Of a control world ``returns``
-      [mean, low, high, greedy mean], and ``length`` is in steps. Of a world, a completion is an
-      episode with the outcome and reward of seat 0 and the tokens of all seats; ``world`` is the record of
-      ``episodes.statistics``, with "nashconv" in Kuhn poker; examples have the rows of their episode.
+      [mean, low, high, greedy mean], the mean of each prompt, ``total``, the greedy one, ``greedy_total``, and
+      ``length`` is in steps. Of a world, a completion is an episode with the outcome and reward of seat 0 and the
+      tokens of all seats; ``world`` is the record of ``episodes.statistics``, with "nashconv" in Kuhn poker; examples
+      have the rows of their episode.
 
     Raises:
       ValueError: a k is greater than the number of samples.
@@ -148,10 +149,11 @@ def record(
     correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
-    totals = sampled["reward"].reshape(prompts, samples).mean(axis=1)
-    returns = (
-        {"returns": [*passk.means(totals[:, None])[0], float(greedy["reward"].mean())]} if "returns" in sampled else {}
-    )
+    returns = {}
+    if "returns" in sampled:
+        totals = {"": sampled["reward"].reshape(prompts, samples).mean(axis=1), "greedy_": greedy["reward"]}
+        returns = {f"{key}total": x.astype(float).tolist() for key, x in totals.items()}
+        returns["returns"] = [*passk.means(totals[""][:, None])[0], float(totals["greedy_"].mean())]
     return {
         "name": name,
         "task": compiled.setup.settings.task,

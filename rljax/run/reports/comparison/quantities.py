@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from rljax.language import messages
 from rljax.run.evaluation import intervals, passk
 from rljax.run.records import glossary
@@ -13,6 +15,7 @@ from rljax.run.reports import runs
 from rljax.run.reports.comparison import arms
 
 COST = ("steps", "minutes", "tokens", "tokens/s")
+RETURNS = {"return": "total", "greedy return": "greedy_total"}  # of a control world; of each prompt in a record
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
 _POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so is pass@k
@@ -41,6 +44,7 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     if final:
         values |= {f"pass@{k}": row[0] for k, row in sorted(final["pass_at_k"].items(), key=lambda item: int(item[0]))}
         values |= {"greedy": final["greedy"][0]} if "greedy" in final else {}
+        values |= {name: float(np.mean(final[key])) for name, key in RETURNS.items() if key in final}
     last = next(reversed(runs.by_phase(run.metrics).values()), [])
     for name in runs.numbers(last):
         values[name] = runs.tail(last, name)
@@ -49,7 +53,10 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
 
 
 def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
-    """Return "pass@K" or "greedy" of an evaluation with its interval over prompts, or None if it has none."""
+    """Return "pass@K", "greedy" or one of ``RETURNS`` of an evaluation with its interval over prompts, or None."""
+    if name in RETURNS:
+        totals = final.get(RETURNS[name])
+        return None if not totals else intervals.Prompts(*_over_prompts(np.asarray(totals)))
     k = name.removeprefix("pass@")
     row = final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(k)
     if row is None:
@@ -58,6 +65,11 @@ def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
     samples, tries = (1, 1) if name == "greedy" else (final.get("samples"), int(k))
     values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct and samples else None
     return intervals.Prompts(row[0], (row[1], row[2]), values)
+
+
+def _over_prompts(values: intervals.Floats) -> tuple[float, tuple[float, float], intervals.Floats]:
+    mean, low, high = passk.means(values[:, None])[0]
+    return mean, (low, high), values
 
 
 def mean(
@@ -118,7 +130,7 @@ def choose(measured: Sequence[dict[str, float]], names: Sequence[str]) -> list[s
     if names:
         return list(names)
     tries = [name for name in known if name.startswith("pass@")]
-    usual = [*tries[:1], "greedy", *tries[-1:], *_METRICS]
+    usual = [*RETURNS, *tries[:1], "greedy", *tries[-1:], *_METRICS]
     return [name for name in dict.fromkeys(usual) if name in known]
 
 
