@@ -29,17 +29,20 @@ TASKS = {
 }
 SAC = "unrolled(4) | replay(1.0, 1500)", "sac(alpha=dual_entropy(-2.0, 0.1, 0.01), gamma=0.95)"  # of the pendulum
 CHAINS = {"flow": {"steps": 4, "log_std": -1.0}, "sde": {"steps": 4, "noise": "sde"}}  # of the pendulum's actions
+CHAINS["dppo"] = {"steps": 4, "log_std": -2.0, "positions": "step"}
+CLONED = ("dppo", "cloned")  # the expert of the pendulum is imitated first
 
 
 def get_config(arg: str = "cartpole"):
     """Return the config; ``arg``: a task, or "quick", short."""
     arg = arg or "cartpole"
-    if arg not in (*TASKS, *CHAINS, "sac", "quick"):
-        raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *CHAINS))}, 'sac', 'quick'.")
+    others = (*CHAINS, "cloned", "sac")  # of the pendulum
+    if arg not in (*TASKS, *others, "quick"):
+        raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *others))}, 'quick'.")
     config = rljax.default_config()
     config.name = "control"
     config.task, places, window, gamma, factor, steps = TASKS.get(
-        "pendulum" if arg in (*CHAINS, "sac") else arg, TASKS["cartpole"]
+        "pendulum" if arg in others else arg, TASKS["cartpole"]
     )
     config.algorithm = f"ppo(gamma={gamma}, kl=0.0, value_clip=None)"
     config.seam.source = f"unrolled({window})"
@@ -53,6 +56,22 @@ def get_config(arg: str = "cartpole"):
     config.phase.main = rljax.phase(
         steps=steps, optimizer=f"adam(learning_rate=linear_schedule(1e-3, 0.0, {steps * 32}))", evaluate="result"
     )
+    if arg in CLONED:
+        config.phases = ("clone", "main")
+        config.phase.clone = rljax.phase(
+            algorithm="sft()",
+            steps=600,
+            batch={"prompts": 64, "samples": 1},
+            learner={"minibatches": 1, "epochs": 1},
+            optimizer="adam(learning_rate=cosine_decay_schedule(3e-3, 600))",
+            evaluate="base",
+        )
+        rate = 3e-4 if arg == "dppo" else 1e-3
+        config.phase.main.update(
+            {"steps": 150, "optimizer": f"adam(learning_rate=linear_schedule({rate}, 0.0, {150 * 32}))"}
+        )
+    if arg == "dppo":
+        config.algorithm = f"diffusion_ppo(gamma={gamma})"
     if arg == "sac":  # 64 steps of the pendulum, then 8 gradient steps on 256 stored ones, over and over
         config.seam.source, config.algorithm = SAC
         for name in ("q", "q_2"):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.worlds import digirl, maze, seeds, tic_tac_toe
+from experiments.worlds import critics, maze, seeds, tic_tac_toe
 from rljax.config import resolve
 
 pytestmark = pytest.mark.full
@@ -30,8 +30,8 @@ def test_maze(tmp_path, capsys):
 
 def test_the_page_of_digirl_compares_the_arms_of_each_seed(tmp_path):
     first, second = [[(0, 0.2), (8, 0.5)], [(0, 0.1), (8, 0.4)]], [[(0, 0.2), (8, 0.7)], [(0, 0.1), (8, 0.6)]]
-    curves = {"filtered": first, "digirl": second}
-    rows = dict(line.strip("| ").split(" | ") for line in digirl.table(curves).splitlines()[2:])
+    curves = {"filtered_cloning": first, "digirl": second}
+    rows = dict(line.strip("| ").split(" | ") for line in critics.table(curves).splitlines()[2:])
     assert rows["clone, where both start"].startswith("15.0") and rows["`digirl()`"].startswith("65.0")
     assert rows["`digirl()` minus `filtered_cloning()`"].startswith("20.0")
     seeds.draw(curves, "maze", tmp_path / "digirl.png")

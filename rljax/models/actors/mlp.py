@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rljax.language import settings
 from rljax.language.settings import setting
-from rljax.models.architectures import FROZEN, Layers, Width
+from rljax.models.architectures import FROZEN, Width
 from rljax.types import Array, Key, Range, Tree
 
 STATISTICS = f"observation{FROZEN}"
@@ -21,7 +21,7 @@ _CLIP = 10.0  # of a normalized observation
 class Mlp:
     """The network of the policy of a control world; critics have another of the same shape."""
 
-    layers: Layers = setting(2, "Hidden layers.", fixed=True)
+    layers: Annotated[int, Range(0, 1000)] = setting(2, "Hidden layers; 0: a linear map.", fixed=True)
     width: Width = setting(64, "Units of a hidden layer.", fixed=True)
     activation: Literal["tanh", "relu", "silu"] = setting("tanh", "Of the hidden units.", fixed=True)
     normalise: bool = setting(

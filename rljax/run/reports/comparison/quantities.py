@@ -17,7 +17,7 @@ from rljax.run.reports.comparison import arms
 COST = ("steps", "minutes", "tokens", "tokens/s")
 RETURNS = {"return": "total", "greedy return": "greedy_total"}  # of a control world; of each prompt in a record
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
-_POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
+_POSITIVE = ("kl_exact", "sampler_gap", "gradient_norm")  # the entropy of a density may be negative
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so is pass@k
 
 
