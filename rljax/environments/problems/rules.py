@@ -24,8 +24,8 @@ class Rules(Protocol):
 
     Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
     share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
-    ``[P, len(radices)]`` as ``[P, H, W, 3]`` or ``[P, N, H, W, 3]`` uint8; those of ``Measured``, ``Marked`` and
-    ``Stepwise``.
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` or ``[P, N, H, W, 3]`` uint8; ``domain_names``, the texts of domains, and
+    ``domain``, which returns that of problems, ``[P]`` int32; those of ``Measured``, ``Marked`` and ``Stepwise``.
     """
 
     @property

@@ -42,6 +42,21 @@ class Problems(written.WrittenTask):
         """What rows hold beyond the defaults."""
         return ("token_reward",) if self.common.step_reward else ()
 
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """A text for each domain."""
+        return getattr(self.rules, "domain_names", ("",))
+
+    @property
+    def domains(self) -> int:
+        """How many there are."""
+        return len(self.domain_names)
+
+    def domain(self, index: types.Array, split: Split) -> jax.Array:
+        """Return the domain of prompts ``index`` ``[n]``, ``[n]`` int32."""
+        rules: Any = self.rules
+        return rules.domain(self.values(index, split)) if self.domains > 1 else jnp.zeros(len(index), jnp.int32)
+
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         return numbering.size(self.rules.radices, self.common.heldout, split, self._leading)

@@ -10,6 +10,7 @@ import numpy as np
 
 KINDS = ("given", "+n", "-n", "*n", "a+b", "a-b")
 MOST = 2**14  # shapes of a table
+CLASSES = 40  # of shapes; some classes are held out
 _ROUNDS, _SEED = 8, 20
 _ODD = 2 * np.random.default_rng(_SEED).integers(2**62, size=16, dtype=np.uint64) + 1
 
@@ -37,7 +38,7 @@ def table(operations: int, depth: tuple[int, int] | None = None) -> np.ndarray:
       the first of them that the traversal reaches is G - 1, the next one G - 2; above them are computed ones.
 
     Raises:
-      ValueError: fewer than two graphs have this depth.
+      ValueError: some class has no graph of this depth.
     """
     shapes, keys = np.zeros((0, operations, 3), np.int32), np.zeros(0, np.uint64)
     for number in range(_ROUNDS):
@@ -49,13 +50,36 @@ def table(operations: int, depth: tuple[int, int] | None = None) -> np.ndarray:
         keys, shapes = keys[first], shapes[first]
         if len(keys) == MOST or 0 < len(keys) == known:
             break
-    if len(keys) < 2:
-        raise ValueError(f"depth: {depth} has no graph of {operations} operations that can be asked")
+    if len(keys) < CLASSES:
+        few = f"{len(keys)} graphs of {operations} operations; the splits need {CLASSES}"
+        raise ValueError(f"depth: {depth} has only {few}")
     return shapes
 
 
+@functools.cache
+def band(least: int, most: int, depth: tuple[int, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shapes of several numbers of operations in one table.
+
+    Args:
+      least: operations.
+      most: operations.
+      depth: see ``table``.
+
+    Returns:
+      ``[S, most, 3]`` int8, those of ``table`` with 0 before the first quantity, operands below G of ``most``
+      operations given, others counted on from there; ``[most - least + 2]``, where each number of operations starts.
+    """
+    rows = list[np.ndarray]()
+    for operations in range(least, most + 1):
+        shapes, given = table(operations, depth).copy(), givens(operations)
+        operand = shapes[:, :, 1:]
+        operand += givens(most) - given + (operand >= given) * (most - operations)
+        rows.append(np.pad(shapes, ((0, 0), (most - operations, 0), (0, 0))))
+    return np.concatenate(rows).astype(np.int8), np.cumsum([0, *map(len, rows)])
+
+
 def _draw(operations: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw shapes ``[2 MOST, operations, 3]`` and their depths, by a stack of quantities that nothing has needed yet."""
+    """Draw shapes ``[2 MOST, operations, 3]`` and their depths, with a stack of quantities that nothing needs yet."""
     rows, given, place = 2 * MOST, givens(operations), np.arange(2 * MOST)
     random = np.random.default_rng([_SEED, operations, number])
     chain, bushy = random.random(rows), random.random(rows)  # probability of one operand from the stack, of two

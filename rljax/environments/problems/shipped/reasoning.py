@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.environments import characters
-from rljax.environments.problems import constructors, mixed, rules, task
+from rljax.environments.problems import constructors, rules
 from rljax.environments.problems.shipped import graphs
 from rljax.language import settings
 from rljax.language.settings import setting
 from rljax.types import Range
 
-Operations = Annotated[int, Range(1, 12)]
+Operations = Annotated[int, Range(2, 12)]
 _THINGS = "ink tea oil hay ice jam wax rye".split()
 _NAMES = [f"{kind} {thing}" for kind in "red hot old raw dry new tan wet".split() for thing in _THINGS]
 _TIMES = ["twice", *(f"{n} times" for n in range(3, 10))]
@@ -70,11 +70,11 @@ class _Graph(NamedTuple):
 class Reasoning:
     """Find a quantity that is defined by others, which sums, differences and multiples modulo a prime define.
 
-    The splits share no shape: no graph of the quantities that are needed, with their operations, in which sums commute;
-    it depends on ``operations`` and ``depth`` which shapes are held out. Distractors are given or computed from any
-    others, and the sentences are in any order. A demonstration has a step for each quantity that is needed, given ones
-    before their first use. A slip is a step that takes another operand, or one that is omitted, so that its first
-    operand stands for it; noise is another residue. The steps after it continue from what was written.
+    The splits share no shape: no graph of the quantities that are needed, with their operations, in which sums commute.
+    Which shapes are held out depends on ``depth``, but not on the other numbers of operations. Distractors are given or
+    computed from any others, and the sentences are in any order. A demonstration has a step for each quantity that is
+    needed, given ones before their first use. A slip is a step that takes another operand, or one that is omitted, so
+    that its first operand stands for it; noise is another residue. The steps after it continue from what was written.
 
     Every step is judged, in any order in which quantities can be computed: it must name a quantity, repeat its
     definition and the values of its operands, and write its residue; a sum may have its operands exchanged. Parts are
@@ -101,7 +101,7 @@ class Reasoning:
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or is incompatible with another."""
         settings.check(self)
-        low, high = self.operations if isinstance(self.operations, tuple) else (self.operations, self.operations)
+        low, high = self._range
         if low > high:
             raise ValueError(f"operations: {self.operations} is empty; give (least, most)")
         if self.depth is not None and not self.depth[0] <= min(self.depth[1], low):
@@ -141,25 +141,18 @@ class Reasoning:
 
     def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
         """Write a step for each quantity that is needed."""
-        graph, way, first = self._graph(value), self._split(value)["slip"], self._givens
-        columns, operand, skipped = [*graph.number[:, :first].T], [], []
-        for i in range(self._computed):
-            q = first + i
-            kind, a, b, number = (x[:, q] for x in (graph.kind, graph.a, graph.b, graph.number))
-            other = jnp.full_like(a, -1)
-            for j in range(max(q - 3, 0), q):  # the latest one that is not an operand
-                other = jnp.where((a != j) & ((kind < 4) | (b != j)) & graph.present[:, j], j, other)
-            wrong = slip[:, i] & (way[:, i] == 0) & (other >= 0)
-            a = jnp.where(wrong, other, a)
-            x, y = _at(jnp.stack(columns, axis=1), a, b)
-            omitted = slip[:, i] & ~wrong
-            result = (_apply(kind, x, y, number, self.modulus) + off[:, i]) % self.modulus
-            columns.append(jnp.where(omitted, x, result))
-            operand.append(a)
-            skipped.append(omitted)
-        computed = slice(first, first + self._computed)
-        graph = graph._replace(a=graph.a.at[:, computed].set(jnp.stack(operand, axis=1)))
-        values, done = jnp.stack(columns, axis=1), ~jnp.stack(skipped, axis=1)
+        graph, first = self._graph(value), self._givens
+        computed, place = slice(first, first + self._computed), first + jnp.arange(self._computed)[None]
+        a, b, two = graph.a[:, computed], graph.b[:, computed], graph.kind[:, computed] >= 4
+        other = jnp.full_like(a, -1)
+        for back in (3, 2, 1):  # the latest of the quantities before that is not an operand
+            j = jnp.broadcast_to(jnp.maximum(place - back, 0), a.shape)
+            fits = jnp.take_along_axis(graph.present, j, axis=1) & (a != j) & ~(two & (b == j))
+            other = jnp.where(fits & (place >= back), j, other)
+        wrong = slip & (self._split(value)["slip"] == 0) & (other >= 0)
+        omitted = slip & ~wrong
+        graph = graph._replace(a=graph.a.at[:, computed].set(jnp.where(wrong, other, a)))
+        values, done = self._values(graph, off, omitted), graph.present[:, computed] & ~omitted
         a, b, two = graph.a[:, computed], graph.b[:, computed], graph.kind[:, computed] >= 4
         used = jnp.stack([jnp.where(done, a, -1), jnp.where(done & two, b, -1)], axis=2).reshape(len(value), -1)
         again = jnp.any(jnp.tril(used[:, :, None] == used[:, None, :], -1), axis=2)
@@ -171,7 +164,8 @@ class Reasoning:
         working = jnp.where(shown[:, :, None], _write(graph, _STEPS, kind, of, values), 0)
         longest = self._most([_width(s, 1) for s in _STEPS])
         return rules.Solution(
-            characters.pack(working.reshape(len(value), -1), longest), characters.decimal(values[:, -1], 2)
+            characters.pack(working.reshape(len(value), -1), longest),
+            characters.decimal(values[:, computed.stop - 1], 2),
         )
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -214,9 +208,22 @@ class Reasoning:
         return rules.Steps(ends & ~kinds["needless"], rest, {"right": share, **counts})
 
     @property
+    def domain_names(self) -> tuple[str, ...]:
+        """A text for each number of operations."""
+        low, high = self._range
+        return tuple(f"{number} operations" for number in range(low, high + 1))
+
+    def domain(self, value: jax.Array) -> jax.Array:
+        """Return which of the numbers of operations problems have, ``[P]``."""
+        return self._split(value)["domain"][:, 0]
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        return self.operations if isinstance(self.operations, tuple) else (self.operations, self.operations)
+
+    @property
     def _computed(self) -> int:
-        assert isinstance(self.operations, int)  # ``reasoning`` builds a task of each number
-        return self.operations
+        return self._range[1]
 
     @property
     def _givens(self) -> int:
@@ -232,7 +239,9 @@ class Reasoning:
         computed, residues = self._computed, self.modulus - 1
         count = self._givens + computed + self.distractors
         return {
-            "shape": (len(graphs.table(computed, self.depth)), 1),
+            "class": (graphs.CLASSES, 1),
+            "domain": (len(self.domain_names), 1),
+            "shape": (graphs.MOST // graphs.CLASSES, 1),  # of those of the class and of the domain
             "given": (residues, self._givens),
             "digit": (8, computed + self.distractors),
             "slip": (2, computed),  # how a step goes wrong
@@ -255,16 +264,20 @@ class Reasoning:
 
     def _graph(self, value: jax.Array) -> _Graph:
         x, first, last = self._split(value), self._givens, self._givens + self._computed
-        table = jnp.asarray(graphs.table(self._computed, self.depth).astype(np.int8))
-        kind, a, b = jnp.moveaxis(table[x["shape"][:, 0]].astype(jnp.int32), 2, 0)
+        table, start = (jnp.asarray(part) for part in graphs.band(*self._range, self.depth))
+        domain, least = x["domain"][:, 0], x["class"][:, 0]
+        count = (start[domain + 1] - start[domain] - least + graphs.CLASSES - 1) // graphs.CLASSES
+        shape = table[start[domain] + least + graphs.CLASSES * (x["shape"][:, 0] % count)]
+        kind, a, b = jnp.moveaxis(shape.astype(jnp.int32), 2, 0)
         none = jnp.zeros((len(value), first), jnp.int32)
-        # given quantities that are needed are the last of the first
-        absent = jnp.minimum(jnp.min(a, axis=1), jnp.min(jnp.where(kind >= 4, b, first), axis=1))[:, None]
-        pool = last - absent + jnp.arange(self.distractors)
-        one, other = x["operand"][:, : self.distractors], x["operand"][:, self.distractors :]
-        one = one % pool
-        other = absent + (one + 1 + other % (pool - 1)) % pool
-        chosen = jnp.where(x["kind"] > 0, absent + one, 0), jnp.where(x["kind"] >= 4, other, 0)
+        # those needed are the last of the given and the last of the computed quantities
+        absent = jnp.minimum(jnp.min(jnp.where(kind > 0, a, first), 1), jnp.min(jnp.where(kind >= 4, b, first), 1))
+        absent, gap = absent[:, None], jnp.sum(kind == 0, axis=1, keepdims=True)
+        pool = last - absent - gap + jnp.arange(self.distractors)[None]
+        one, other = x["operand"][:, : self.distractors] % pool, x["operand"][:, self.distractors :]
+        other = (one + 1 + other % (pool - 1)) % pool
+        one, other = (absent + each + gap * (absent + each >= first) for each in (one, other))
+        chosen = jnp.where(x["kind"] > 0, one, 0), jnp.where(x["kind"] >= 4, other, 0)
         number = jnp.where(x["kind"] > 0, x["digit"][:, self._computed :] + 2, x["other"] + 1)
         number = jnp.concatenate([x["given"] + 1, x["digit"][:, : self._computed] + 2, number], axis=1)
         kind, a, b = (
@@ -272,16 +285,30 @@ class Reasoning:
             for parts in ((none, kind, x["kind"]), (none, a, chosen[0]), (none, b, chosen[1]))
         )
         name = jnp.argsort(x["name"], axis=1)[:, : kind.shape[1]]
-        return _Graph(kind, a, b, number, name, jnp.arange(kind.shape[1]) >= absent)
+        place = jnp.arange(kind.shape[1])[None]
+        return _Graph(kind, a, b, number, name, (place >= absent) & ((place < first) | (place >= first + gap)))
 
-    def _values(self, graph: _Graph) -> jax.Array:
-        """Return the values ``[P, Q]``."""
-        columns = [*graph.number[:, : self._givens].T]
-        for q in range(self._givens, graph.kind.shape[1]):
-            kind, a, b, number = (x[:, q] for x in graph[:4])
-            result = _apply(kind, *_at(jnp.stack(columns, axis=1), a, b), number, self.modulus)
-            columns.append(jnp.where(kind == 0, number, result))
-        return jnp.stack(columns, axis=1)
+    def _values(self, graph: _Graph, off: jax.Array | int = 0, omitted: jax.Array | bool = False) -> jax.Array:
+        """Return the values ``[P, Q]``.
+
+        Args:
+          graph: the quantities.
+          off: ``[P, computed]``, what is added to each computed quantity.
+          omitted: ``[P, computed]``, whether its first operand stands for it.
+        """
+        computed = slice(self._givens, self._givens + self._computed)
+        off, omitted = (jnp.zeros_like(graph.kind).at[:, computed].set(x).T for x in (off, omitted))
+        rows = jnp.arange(len(graph.kind))
+
+        def one(values: jax.Array, q: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+            place, kind, a, b, number, off, omitted = q
+            x, y = values[rows, a], jnp.where(kind >= 4, values[rows, b], number)
+            result = jnp.where(kind == 3, x * y, jnp.where((kind == 2) | (kind == 5), x - y, x + y))
+            result = jnp.where(omitted > 0, x, (result + off) % self.modulus)
+            return values.at[:, place].set(jnp.where(kind == 0, number, result)), None
+
+        columns = (jnp.arange(graph.kind.shape[1]), *(x.T for x in graph[:4]), off, omitted)
+        return jax.lax.scan(one, jnp.zeros_like(graph.kind), columns)[0]
 
     def _right_steps(self, graph: _Graph) -> jax.Array:
         """Write the right step of every quantity, then again with the operands of sums exchanged, ``[P, 2 Q, W]``."""
@@ -291,18 +318,6 @@ class Reasoning:
         text = jnp.concatenate([_write(each, _STEPS, graph.kind, of, values) for each in (graph, swapped)], axis=1)
         text = jnp.where(jnp.tile(graph.present, (1, 2))[:, :, None], text, 0)
         return characters.pack(text.reshape(-1, text.shape[2]), text.shape[2]).reshape(text.shape)
-
-
-def _at(values: jax.Array, *of: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the columns ``of`` ``[P]`` of values ``[P, Q]``."""
-    return tuple(values[jnp.arange(len(values)), each] for each in of)
-
-
-def _apply(kind: jax.Array, x: jax.Array, y: jax.Array, number: jax.Array, modulus: int) -> jax.Array:
-    """Return the value of quantities of ``graphs.KINDS`` but given ones."""
-    other = jnp.where(kind >= 4, y, number)
-    sum_or_product = jnp.where(kind == 3, x * other, x + other)
-    return jnp.where((kind == 2) | (kind == 5), x - other, sum_or_product) % modulus
 
 
 def _write(
@@ -348,13 +363,4 @@ def _matched(steps: jax.Array, written: jax.Array, ends: jax.Array) -> jax.Array
     return jnp.max((count - rules.at_last(count, ends)).reshape(*written.shape, 2, -1), axis=2)
 
 
-def _build(reasoning: Reasoning, common: rules.Common) -> task.Problems | mixed.Mixed:
-    if isinstance(reasoning.operations, int):
-        return constructors.build(reasoning, common)
-    low, high = reasoning.operations
-    each = [dataclasses.replace(reasoning, operations=number) for number in range(low, high + 1)]
-    tasks = [constructors.build(one, common) for one in each]
-    return mixed.mix(tasks, tuple(f"{one.operations} operations" for one in each))
-
-
-reasoning = settings.constructor(_build, Reasoning(), rules.Common())
+reasoning = constructors.of(Reasoning)
