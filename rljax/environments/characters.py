@@ -14,6 +14,7 @@ import numpy as np
 from rljax.data import tokenizers
 
 _ASCII = 128
+_LARGEST_TABLE = 2**14  # of places and columns, for each row
 PICTURE = tokenizers.PICTURE
 UNREADABLE = ord("?")  # replaces a token that is not one character
 
@@ -78,6 +79,13 @@ def pack(code: jax.Array, length: int, *, pad: str = "right") -> jax.Array:
       ``[P, length]``, in the dtype of ``code``.
     """
     character = code != 0
+    if code.shape[1] * length > _LARGEST_TABLE:  # search for the character of each column
+        count = jnp.cumsum(character, axis=1)
+        wanted = jnp.broadcast_to(jnp.arange(1, length + 1), (len(code), length))
+        wanted = wanted + jnp.where(pad == "left", count[:, -1:] - length, 0)
+        place = jax.vmap(jnp.searchsorted)(count, wanted)
+        kept = (wanted > 0) & (wanted <= count[:, -1:])
+        return jnp.where(kept, jnp.take_along_axis(code, jnp.minimum(place, code.shape[1] - 1), axis=1), 0)
     if pad == "left":
         place = length - jnp.cumsum(character[:, ::-1], axis=1)[:, ::-1]
     else:

@@ -24,7 +24,8 @@ class Rules(Protocol):
 
     Optional members: ``leading``, the number of integers, the first, that form the combination which the splits do not
     share; ``pictures``, the ``traits.Pictures`` of a prompt or None; ``picture``, which draws problems
-    ``[P, len(radices)]`` as ``[P, H, W, 3]`` or ``[P, N, H, W, 3]`` uint8; those of ``Measured`` and of ``Marked``.
+    ``[P, len(radices)]`` as ``[P, H, W, 3]`` or ``[P, N, H, W, 3]`` uint8; ``domain_names``, the texts of domains, and
+    ``domain``, which returns that of problems, ``[P]`` int32; those of ``Measured``, ``Marked`` and ``Stepwise``.
     """
 
     @property
@@ -98,6 +99,25 @@ class Marked(Protocol):
         ...
 
 
+class Steps(NamedTuple):
+    """The steps of completions; ``;`` ends a step."""
+
+    ends: jax.Array  # [P, T] bool, whether a step ends there that is right or wrong
+    right: jax.Array  # [P, T] bool, whether a right one ends there
+    parts: dict[str, jax.Array]  # [P] each
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """Rules that judge every step, in any order, where others compare a step with that of a solution."""
+
+    parts: tuple[str, ...]
+
+    def judge_steps(self, value: jax.Array, written: jax.Array) -> Steps:
+        """Judge the steps of completions: code points ``[P, T]``, 0 from the end on. All ``parts`` are from here."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
     """Settings that all such tasks have."""
@@ -145,23 +165,24 @@ def steps(written: jax.Array, working: jax.Array) -> tuple[jax.Array, jax.Array]
       ``[P, T]`` bool, whether a step ends there; ``[P, T]`` bool, whether one ends there that equals its step.
     """
     character, ends = written != 0, written == ord(";")
-    one, other = _places(written), _places(working)
+    one, other = places(written), places(working)
     same = (written[:, :, None] == working[:, None, :]) & character[:, :, None]
     for x, y in zip(one, other, strict=True):
         same &= x[:, :, None] == y[:, None, :]
     wrong = jnp.cumsum(character & ~jnp.any(same, axis=2), axis=1)
-    return ends, ends & (wrong == _at_last(wrong, ends))
+    return ends, ends & (wrong == at_last(wrong, ends))
 
 
-def _places(code: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of each character's step, and the number of the character in it, ``[P, K]`` each."""
+def places(code: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the number of each character's step, and that of the character in it, from 1, ``[P, K]`` each."""
     ends, count = code == ord(";"), jnp.cumsum(code != 0, axis=1)
-    return jnp.cumsum(ends, axis=1) - ends, count - _at_last(count, ends)
+    return jnp.cumsum(ends, axis=1) - ends, count - at_last(count, ends)
 
 
-def _at_last(total: jax.Array, ends: jax.Array) -> jax.Array:
+def at_last(total: jax.Array, ends: jax.Array) -> jax.Array:
     """Return what ``total``, which never falls, was at the last of ``ends`` before each place, 0 before the first."""
-    return jnp.pad(jax.lax.cummax(jnp.where(ends, total, 0), axis=1), ((0, 0), (1, 0)))[:, :-1]
+    last = jax.lax.cummax(jnp.where(ends, total, 0), axis=1)
+    return jnp.concatenate([jnp.zeros_like(last[:, :1]), last[:, :-1]], axis=1)
 
 
 def exact(answer: jax.Array, written: jax.Array, alphabet: str) -> tuple[jax.Array, jax.Array]:

@@ -42,6 +42,21 @@ class Problems(written.WrittenTask):
         """What rows hold beyond the defaults."""
         return ("token_reward",) if self.common.step_reward else ()
 
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """A text for each domain."""
+        return getattr(self.rules, "domain_names", ("",))
+
+    @property
+    def domains(self) -> int:
+        """How many there are."""
+        return len(self.domain_names)
+
+    def domain(self, index: types.Array, split: Split) -> jax.Array:
+        """Return the domain of prompts ``index`` ``[n]``, ``[n]`` int32."""
+        rules: Any = self.rules
+        return rules.domain(self.values(index, split)) if self.domains > 1 else jnp.zeros(len(index), jnp.int32)
+
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         return numbering.size(self.rules.radices, self.common.heldout, split, self._leading)
@@ -102,19 +117,28 @@ class Problems(written.WrittenTask):
         final = characters.last(text.code, ";")
         parseable, correct = rules.judge(value, final)
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
-        paid = self._paid(value, text.code, mask, correct) if self.common.step_reward else None
+        steps = rules.judge_steps(value, text.code) if isinstance(rules, rules_lib.Stepwise) else None
+        paid = self._paid(value, text.code, mask, correct, steps) if self.common.step_reward else None
         measured = isinstance(rules, rules_lib.Measured)
         reward, parts = rules.measure(value, final, parseable) if measured else (None, {})
+        parts |= steps.parts if steps else {}
         verdict = written.verdict(parseable, correct, **parts).replace(token_reward=paid)
         return verdict if reward is None else verdict.replace(reward=jnp.where(parseable, reward, 0.0))
 
-    def _paid(self, value: jax.Array, code: jax.Array, mask: jax.Array, correct: jax.Array) -> jax.Array:
+    def _paid(
+        self,
+        value: jax.Array,
+        code: jax.Array,
+        mask: jax.Array,
+        correct: jax.Array,
+        steps: rules_lib.Steps | None,
+    ) -> jax.Array:
         """Return what is paid where a step ends, ``[B, T]``: ``step_reward`` if it is right, its negative if wrong.
 
-        A step of the working ends at ``;`` and is right if it is the step of the same number in the solution; the last
-        one ends with the row and is right if the answer is.
+        A step of the working ends at ``;`` and is right if it is the step of the same number in the solution, or if the
+        rules judge it so; the last one ends with the row and is right if the answer is.
         """
-        ends, right = rules_lib.steps(code, rules_lib.solution(self.rules, value).working)
+        ends, right = steps[:2] if steps else rules_lib.steps(code, rules_lib.solution(self.rules, value).working)
         last = ops.last_token((mask > 0).astype(jnp.float32)) > 0
         right = jnp.where(last, correct[:, None], right)
         return jnp.where(ends | last, jnp.where(right, 1.0, -1.0), 0.0) * jnp.float32(self.common.step_reward)
