@@ -43,6 +43,8 @@ def build(contrast: Contrast, size: seeds.Size):
         for name in ("q", "q_2", "value", "value_2"):
             c.module[f"{name}_target"] = rljax.module(follows=name, rate=0.1)
             c.module[name] = rljax.module(weights="random")
+        alone = size.steps // 4  # steps in which only the critics are trained, as the paper does
+        c.phase.archer.seam = {"weight": f"+ constant(piecewise(((0, 0.0), ({alone}, 1.0))))"}
     return seeds.build(c)
 
 

@@ -10,7 +10,7 @@ from rljax.data import tokenizers
 from rljax.run.reports.pages import tables
 
 ROWS = 65_536
-NAMES = ("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists", "reasoning")
+NAMES = ("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists")
 
 
 def tasks(repeats: int) -> dict[str, Any]:
