@@ -12,6 +12,20 @@ layers of 64 units: a row is a window of 128 steps of an episode, which goes on 
 ``:physics``, poles of many lengths, held out where they are longer than those of training. ``:flow``, -174, and
 ``:sde``, -163, denoise the actions of the pendulum. ``:sac`` trains twin critics of actions on stored windows: -152
 after 96,000 steps of the pendulum (means of three seeds, 105 s together), where ``ppo()`` has -798.
+
+``:offline_cloning``, ``:offline_iql``, ``:offline_awac``, ``:offline_cql`` and ``:offline_sac`` train on a file that
+``python -m rljax data record`` has written: ``--config.seam.source="recorded('medium.npz', 4)"``. Held-out returns,
+means of three seeds, 20,000 steps of each: of random actions; of a SAC run after 300 steps, of its checkpoints at 50 to
+300 together, and at its end (returns in the files -1263, -608, -1184, -173):
+
+=======  =======  ======  ======  ======
+method   random   medium  mixed   expert
+=======  =======  ======  ======  ======
+cloning  -1236    -599    -1222   -154
+IQL      -295     -261    -787    -154
+CQL      -180     -299    -572    -212
+SAC      -157     -1569   -1470   -1615
+=======  =======  ======  ======  ======
 """
 
 import rljax
@@ -28,6 +42,13 @@ TASKS = {
     "lqr": ("lqr()", 64, 20, 0.99, 0.1, 200),
 }
 SAC = "unrolled(4) | replay(1.0, 1500)", "sac(alpha=dual_entropy(-2.0, 0.1, 0.01), gamma=0.95)"  # of the pendulum
+OFFLINE = {  # on windows of 4 steps of a file of the pendulum
+    "offline_cloning": "sft()",
+    "offline_iql": "iql(gamma=0.95, beta=0.1)",
+    "offline_awac": "iql(gamma=0.95, beta=0.1, expectile=0.5)",
+    "offline_cql": "cql(alpha=dual_entropy(-1.0, 0.1, 0.01), gamma=0.95, coefficient=1.0, samples=5)",
+    "offline_sac": "sac(alpha=dual_entropy(-1.0, 0.1, 0.01), gamma=0.95, share=0.0)",
+}
 CHAINS = {"flow": {"steps": 4, "log_std": -1.0}, "sde": {"steps": 4, "noise": "sde"}}  # of the pendulum's actions
 CHAINS["dppo"] = {"steps": 4, "log_std": -2.0, "positions": "step"}
 CLONED = ("dppo", "cloned")  # the expert of the pendulum is imitated first
@@ -36,7 +57,7 @@ CLONED = ("dppo", "cloned")  # the expert of the pendulum is imitated first
 def get_config(arg: str = "cartpole"):
     """Return the config; ``arg``: a task, or "quick", short."""
     arg = arg or "cartpole"
-    others = (*CHAINS, "cloned", "sac")  # of the pendulum
+    others = (*CHAINS, "cloned", "sac", *OFFLINE)  # of the pendulum
     if arg not in (*TASKS, *others, "quick"):
         raise ValueError(f"control:{arg}: choose one of {', '.join((*TASKS, *others))}, 'quick'.")
     config = rljax.default_config()
@@ -72,7 +93,7 @@ def get_config(arg: str = "cartpole"):
         )
     if arg == "dppo":
         config.algorithm = f"diffusion_ppo(gamma={gamma})"
-    if arg == "sac":  # 64 steps of the pendulum, then 8 gradient steps on 256 stored ones, over and over
+    if arg in ("sac", *OFFLINE):  # 64 steps of the pendulum, then 8 gradient steps on 256 stored ones, over and over
         config.seam.source, config.algorithm = SAC
         for name in ("q", "q_2"):
             config.module[name] = rljax.module(weights="random")
@@ -81,6 +102,13 @@ def get_config(arg: str = "cartpole"):
         config.batch.prompts, steps = 16, 1500
         config.learner.update({"minibatches": 1, "clip_norm": 10.0})
         config.phase.main.update({"steps": steps, "optimizer": "adam(learning_rate=linear_schedule(1e-3, 0.0, 12000))"})
+    if arg in OFFLINE:  # 8 gradient steps on 32 windows each, over and over
+        config.algorithm, config.seam.source, steps = OFFLINE[arg], "recorded('pendulum.npz', 4)", 1000
+        config.batch.prompts = 256
+        config.learner.update({"epochs": 1, "minibatches": 8})
+        config.phase.main.update({"steps": steps, "optimizer": "adam(learning_rate=linear_schedule(1e-3, 0.0, 8000))"})
+        if arg == "offline_cloning":
+            config.module = type(config.module)()
     if arg == "quick":
         config.batch.prompts = 8
         config.phase.main = rljax.phase(steps=3)

@@ -364,12 +364,12 @@ class Source:
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
-    # the next three are the sampler's: where rollouts run ahead they read the pool of an earlier version
     choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
     head: Callable[[Tree, Problems, Rollout, Action, Key], Action] | None = None
     again: Again | None = None
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)
     observe: Callable[[Tree, Metrics], Tree] = lambda state, metrics: state
+    relabel: Callable[..., Rollout] | None = None  # (chosen rows, ``Rules.relabel``, key): rows with other goals
     in_flight: Callable[[Tree], Tree] = lambda pool: pool  # {"rows", "free"} of a source with segments
     seam: str = ""
     spec: str = ""

@@ -153,6 +153,11 @@ def _inputs(phase: Phase) -> None:
     refused = producers.refused(task)
     if stored_rows is not None and "stored" in refused:
         raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and {refused['stored']}.")
+    _check_kind_of_rows(phase)
+    if algorithm.source.relabel is not None and not hasattr(getattr(task, "rules", None), "relabel"):
+        raise ValueError(
+            f"{where}: {algorithm.source.spec} needs rules that relabel goals, and those of {task.name!r} do not."
+        )
     supplied = traits.traits(task).supplies if stored_rows is None else frozenset()
     reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
     parts = task.parts if stored_rows is None else stored_rows.parts
@@ -170,6 +175,20 @@ def _inputs(phase: Phase) -> None:
             f"{where} compares the samples of a prompt, and each sample of {task.name!r} begins another problem. Use "
             "an algorithm without a group baseline."
         )
+
+
+def _check_kind_of_rows(phase: Phase) -> None:
+    """Check that a file has rows of tokens for a task with tokens, and steps for a control world."""
+    source = phase.algorithm.source
+    if not isinstance(source, files.Stored):
+        return
+    where = f"config.algorithm (phase {phase.name!r}): {source.spec} is a store of another kind of rows"
+    moves = traits.traits(phase.task).actions is not None
+    if (source.kind == "steps") != moves:
+        text = "a control world, whose steps source.recorded reads" if moves else "no control world: use source.stored"
+        raise ValueError(f"{where}: task {phase.task.name!r} is {text}.")
+    if source.kind == "steps" and phase.settings.model.denoising.positions == "step":
+        raise _wrong(phase, "model.denoising.positions", f"{source.spec} has whole actions. Set it to 'action'.")
 
 
 def _world(phase: Phase) -> None:

@@ -15,6 +15,7 @@ and writes files by the same functions on local disks and on gs://. ``cache_fold
 ``documents.py``       files that others wrote: limits of size, strict JSON
 ``rows/``              rows of a user's files: jsonl, JSON, parquet, Arrow, array_record, tfds
 ``stored_groups.py``   demonstrations, preference pairs and rows with rewards as tokens, in groups that are trained on
+``stored_steps.py``    steps of control worlds, in windows that are trained on
 ``overlap.py``         duplicates and n-gram overlap of texts
 ``storage.py``         files here and objects on gs://, with retries
 ``shuffle.py``         a keyed permutation of [0, size) without a table

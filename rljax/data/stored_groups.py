@@ -55,6 +55,11 @@ class Groups:
         return len(self.prompt)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """N, G and T."""
+        return self.token.shape
+
+    @property
     def size(self) -> int:
         """Bytes in memory."""
         arrays = (self.prompt, self.prompt_length, self.token, self.length, self.stopped, self.reward)

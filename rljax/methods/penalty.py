@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods import weight
-from rljax.transforms import define, ops, penalty, ratio
+from rljax.transforms import define, modules, ops, penalty, ratio
 from rljax.transforms.frame import idle
 
 
@@ -187,3 +187,34 @@ def previous_convex_kl(
     previous = jax.lax.stop_gradient(ops.extra(r, "previous_logp"))
     recent = ops.kl_estimate(estimator, jnp.where(r.mask > 0, penalty.live_logp(s) - previous, 0.0))
     return share * base + (1.0 - share) * recent, base
+
+
+def _every(a: Mapping[str, Any]) -> str:
+    return modules.divergence(f"{modules.EVERY}_{a['samples']}", *modules.named("conservative", a["policy"]))
+
+
+@define.penalty(needs=lambda a: types.Needs(log_normaliser=True, divergence=frozenset({_every(a)})))
+def conservative(
+    loss,
+    r,
+    s,
+    coefficient: types.NonNegative = 5.0,
+    samples: types.Count = 10,
+    policy: str = "policy",
+    reduce: penalty.Reduction = None,
+) -> types.Array:
+    """Push Q down where it is large and up at the actions of the rows: log int exp Q(s, a) da - Q(s, a_t).
+
+    CQL(H) (arXiv 2006.04779, eq. 4): the sum over actions that can be counted is exact, and it is then ``nll`` of the
+    critic; of actions tanh(u) the integral is estimated from ``samples`` uniform ones and as many of the policy
+    (appendix F), which the gradient does not enter.
+
+    Args:
+      coefficient: factor of the term; a number, a schedule or an adaptive coefficient.
+      samples: N; not read where actions can be counted.
+      policy: name of the module whose actions are drawn.
+      reduce: reduction of this term; None: the common one.
+    """
+    name = _every({"samples": samples, "policy": policy})
+    whole = ops.given(s.divergence.get(name), f"penalty.conservative: the scores have no {name!r}")
+    return whole - modules.logit(s)

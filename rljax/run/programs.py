@@ -14,7 +14,7 @@ import jax
 
 from rljax import environments, models, sampling, types
 from rljax.config import modules, resolve, schema
-from rljax.data import storage, stored_groups, tokenizers
+from rljax.data import storage, tokenizers
 from rljax.data.config import TokenizerConfig
 from rljax.environments import control
 from rljax.environments.worlds.host import limited
@@ -25,6 +25,7 @@ from rljax.models.checkpoints import weights
 from rljax.sampling import stopping
 from rljax.training import checks, phases, readings, sharding, steps
 from rljax.training.learning import optimizers, splits
+from rljax.training.producers import stored as stored_rows
 from rljax.transforms.source import files
 
 Phase = resolve.Phase
@@ -43,7 +44,7 @@ class Program:
     tokenizer: tokenizers.Tokenizer
     tasks: tuple[environments.Task, ...]  # of each phase, bound to the tokenizer
     mesh: jax.sharding.Mesh
-    stored: tuple[stored_groups.Groups | None, ...]  # of each phase whose source reads files
+    stored: tuple[stored_rows.Rows | None, ...]  # of each phase whose source reads files
     rollout: jax.sharding.Mesh | None = None  # of the sampler, if it has devices of its own
 
     def __repr__(self) -> str:
@@ -155,7 +156,7 @@ class Program:
     def setups(self) -> tuple[Setup, ...]:
         """Each phase on devices."""
         drawn = [
-            p.settings.task if groups is None else (groups.file, groups.token.shape)
+            p.settings.task if groups is None else (groups.file, groups.shape)
             for p, groups in zip(self.phases, self.stored, strict=True)
         ]
         names = list(dict.fromkeys(drawn))
@@ -347,25 +348,17 @@ def _check_weights(program: Program) -> None:
 
 def _stored(
     phase: Phase, task: environments.Task, tokenizer: tokenizers.Tokenizer, trains: bool
-) -> stored_groups.Groups | None:
+) -> stored_rows.Rows | None:
     """Read and check the files of a phase's source, if it has any and they are trained on."""
     source = phase.algorithm.source
     if not isinstance(source, files.Stored):
         return None
-    reader = stored_groups.Reader(
-        kind=source.kind,
-        tokenizer=tokenizer,
-        prompt_length=task.prompt_length,
-        completion_length=task.completion_length,
-        samples=phase.settings.batch.samples,
-        overlong=source.overlong,
-        parts=source.parts,
-        megabytes=source.megabytes,
-        newest=None if source.fixed else phase.first,
-    )
+    newest = None if source.fixed else phase.first
+    reader = stored_rows.reader(source, task, tokenizer, phase.settings.batch.samples, newest)
     try:
         if trains and source.fixed:
-            return reader.read(source.file).split(source.heldout)
+            read = reader.read(source.file)
+            return read.split(source.heldout) if source.heldout else read
         if trains and not storage.is_dir(storage.path(source.file)):
             raise FileNotFoundError(f"{source.file}: no such folder")
         return reader.blank(source.file)

@@ -10,7 +10,7 @@ import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import inputs, interpreter
-from rljax.data import shuffle, stored_groups, tokenizers
+from rljax.data import shuffle, stored_groups, stored_steps, tokenizers
 from rljax.environments import traits, worlds
 from rljax.models import actors, adapters
 from rljax.models.config import READING, Module, ModuleConfig
@@ -147,7 +147,7 @@ class Setup:
     mesh: jax.sharding.Mesh
     cursor: int = 0  # index of the task's cursor in ``TrainState.cursor``
     cursors: int = 1  # number of tasks and stored files in the run
-    stored: stored_groups.Groups | None = None  # of a source that reads files
+    stored: stored_groups.Groups | stored_steps.Steps | None = None  # of a source that reads files
     reads: Mapping[str, readings.Reading] = dataclasses.field(default_factory=dict)  # by module, where it has one
 
     @property

@@ -16,6 +16,9 @@ from rljax.language import errors
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
 LEAST = "least_q"  # no divergence, but asked for like one: E_{a ~ policy} min_i Q_i(s, a) of modules whose logits are Q
+EVERY = (
+    "every_q"  # nor this: log int exp Q(s, a) da of the module itself, "every_q_N" with N draws of another's actions
+)
 SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
 _SEPARATOR, _END, _TOP = "/", "@", "top_"
 _NONE = types.Needs()
@@ -137,6 +140,13 @@ def _least(needs: types.Needs) -> frozenset[str]:
 def critics(needs: types.Needs) -> frozenset[str]:
     """Return the modules over whose Q the policy takes an expectation."""
     return frozenset(module for name in _least(needs) for module in parts(name)[1])
+
+
+def draws(needs: types.Needs) -> int:
+    """Return how many actions of a policy estimate ``EVERY``; 0: it is not asked for."""
+    return max(
+        (int(parts(name)[0].rpartition("_")[2]) for name in needs.divergence if name.startswith(EVERY)), default=0
+    )
 
 
 def reads_reference(needs: types.Needs) -> bool:

@@ -72,6 +72,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "rl_plus": ({"length": 6},),
     "rlccf": ({"models": 2},),
     "sac": ({}, {"alpha": 0.5, "lam": 0.6}),
+    "cql": ({}, {"alpha": 0.5, "lam": 0.6, "coefficient": 0.3}),
     "seq_mask_tis": ({"bounds": (0.96, 1.03)},),
     "spo": ({"prompts": 16},),
     "stable_reinforce": ({}, {"sigmas": 1.0}),
@@ -351,7 +352,7 @@ def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(cas
 Q = ("logp", "log_normaliser")  # the Q of a token is a logit, their sum
 MODELS = [("prime", 0, 1, ("logp",)), ("oreal", 1, 1, ("value",)), ("archer", 0, 3, ("process",))]
 MODELS += [("iql", 0, 2, Q), ("iql", 1, 2, Q), ("iql", 2, 2, Q), ("ilql", 0, 2, Q), ("q_critics", 1, 1, Q)]
-MODELS += [("sac", 0, 1, Q), ("sac", 1, 1, Q)]
+MODELS += [("sac", 0, 1, Q), ("sac", 1, 1, Q), ("cql", 0, 1, Q), ("cql", 1, 1, Q)]
 
 
 @pytest.mark.parametrize(("name", "case", "first", "fields"), MODELS)

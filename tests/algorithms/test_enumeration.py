@@ -159,7 +159,7 @@ EXPECTED = {
     # stored rows: weights exp(+-1/2) of a mixed pair, 1 of others; kto: slope beta sigmoid'(beta (Delta - z))
     "awr": advantages(np.exp(HALF)),
     "iql": advantages(np.full((27, 27), np.exp(3.0))),  # Q - V is 1 at every token
-    **same(0 * J, "ilql", "sac"),  # as gkd's
+    **same(0 * J, "ilql", "sac", "cql"),  # as gkd's
     "archer": contract(P[:, None] * (V[:, 2:] + 1 - V[:, :1]) * FULL),  # one turn: Q behind it, V before it
     "awac": advantages(np.exp(HALF) / np.exp(HALF).mean()),
     "kto": kto(0.1),

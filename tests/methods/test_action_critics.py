@@ -11,6 +11,7 @@ import pytest
 import rljax
 from rljax import types
 from rljax.language import errors
+from rljax.methods import penalty
 from rljax.methods.source import memory
 from rljax.models import actors
 from rljax.run import loop, programs
@@ -19,7 +20,7 @@ from rljax.transforms import modules, schedule
 from tests.support import control, tiny
 
 ONE = jax.devices()[:1]
-PENDULUM = "pendulum(horizon=12)"
+PENDULUM, SQUASHED = "pendulum(horizon=12)", "pendulum(horizon=11)"
 
 
 def config(task, algorithm, names=("q", "q_2"), **fields):
@@ -119,6 +120,62 @@ def _unit(shape, place, here):
     return e
 
 
+def every(samples, shift=0.0):
+    """Return (log int exp Q da of 4 states of one action, estimated; the same by quadrature; its gradient there)."""
+    shape = actors.Mlp(layers=1, width=8, squash=True)
+    policy, critic = (actors.Actor(shape, 3, "gaussian", 1, output=output) for output in ("logits", "action"))
+    params, tree = jax.tree.map(lambda x: x * 3.0, critic.init(jax.random.key(4))), policy.init(jax.random.key(5))
+    seen, (one, two) = jax.random.normal(jax.random.key(1), (1, 4, 3)), jax.random.split(jax.random.key(2))
+    wide = (1, 4, samples, 1)
+    drawn = jnp.concatenate([jax.random.uniform(one, wide, minval=-1.0), jax.random.normal(two, wide)], axis=2)
+    rows = types.Rollout(jnp.ones((1, 4)), jnp.zeros(1), jnp.zeros(1, int), extra={"candidates": drawn})
+    rows = rows.replace(motion=actors.Motion(seen, jnp.zeros((1, 4, 1))))
+    name = modules.divergence(f"{modules.EVERY}_{samples}", "policy")
+
+    def estimate(params):
+        needs = types.Needs(log_normaliser=True, divergence=frozenset({name}))
+        return critic.score(params, rows, needs, teachers={"policy": (policy, tree)}).divergence[name][0]
+
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    seen = np.broadcast_to(np.asarray(seen)[0, :, None], (4, 400, 3))
+    q = control.network(params, np.concatenate([seen, np.broadcast_to(nodes[None, :, None], (4, 400, 1))], -1))[..., 0]
+    whole = np.log(np.exp(q) @ weights)
+    jacobian = jax.jacobian(
+        lambda p: critic.of_action(p, jnp.asarray(seen), jnp.asarray(nodes)[None, :, None] + 0 * seen[..., :1])
+    )
+    mean = jax.tree.map(
+        lambda x: np.einsum("sn,sn...->s...", np.exp(q - whole[:, None]) * weights, x), jacobian(params)
+    )
+    return estimate, whole, params, mean
+
+
+@pytest.mark.full
+def test_the_integral_over_actions_and_its_gradient_converge_to_quadrature():
+    """The error of log int exp Q falls as 1 / sqrt(N), and the gradient is that of Q under softmax Q."""
+    (near, want, params, mean), (far, *_) = every(20_000), every(100)
+    errors = [np.abs(np.asarray(f(params)) - want) for f in (near, far)]
+    assert np.all(errors[0] < 0.02) and errors[0].max() < errors[1].max()
+    gradient = jax.jacobian(near)(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=0.05), gradient, mean)
+
+
+@pytest.mark.full
+def test_the_sum_over_actions_that_can_be_counted_is_exact():
+    policy = actors.Actor(actors.Mlp(layers=1, width=8), 3, "categorical", 4, output="action")
+    params, seen = policy.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (2, 5, 3))
+    legal = jax.random.uniform(jax.random.key(2), (2, 5, 4)) < 0.7
+    legal = legal.at[..., 0].set(True)
+    rows = types.Rollout(jnp.ones((2, 5)), jnp.zeros(2), jnp.zeros(2, int))
+    rows = rows.replace(motion=actors.Motion(seen, jnp.zeros((2, 5), jnp.int32), legal))
+    name = modules.divergence(f"{modules.EVERY}_3", "policy")
+    needs = types.Needs(log_normaliser=True, divergence=frozenset({name}))
+    s = policy.score(params, rows, needs, teachers={"policy": (policy, params)})
+    q = np.where(legal, control.network(params, seen), -np.inf)
+    np.testing.assert_allclose(s.divergence[name], np.log(np.exp(q).sum(-1)), atol=1e-5)
+    loss = penalty.conservative(1.0, 3).apply(types.Loss(), rows, s, (), jax.random.key(0))
+    np.testing.assert_allclose(loss.terms["conservative"], np.log(np.exp(q).sum(-1)) - q[..., 0], atol=1e-5)
+
+
 @pytest.mark.full
 def test_the_expected_q_of_tokens_is_what_the_divergence_from_its_softmax_says():
     """KL(pi || softmax Q) = -H - E Q + log sum exp Q; of two critics it is at most that of each."""
@@ -192,10 +249,12 @@ def test_replayed_windows_are_drawn_uniformly_from_a_bounded_pool_with_their_mot
     [
         *((task, call) for task in ("cartpole(horizon=12)", PENDULUM) for call in ("iql()", "q_critics()")),
         ("cartpole(horizon=12)", "q_critics(alpha=0.1)"),
+        *((task, "cql(samples=3)") for task in ("cartpole(horizon=12)", SQUASHED)),
     ],
 )
 def test_a_step_trains_critics_of_actions_and_moves_their_followers(task, call):
-    program = programs.build(config(task, call, seam__source="unrolled(5)"), devices=ONE)
+    squash = {"model__mlp__squash": True} if task == SQUASHED else {}
+    program = programs.build(config(task, call, seam__source="unrolled(5)", **squash), devices=ONE)
     step = program.steps[0]
     state = step.begin(None, program.key)
     before = jax.device_get(state)
@@ -285,6 +344,7 @@ def test_a_critic_of_actions_reads_whole_chains():
     [
         ("ilql()", ("q", "q_2"), r"reverse_kl from 'q_.*target', a critic of actions, not a distribution", ValueError),
         ("q_critics(alpha=0.1)", ("q", "q_2"), r"penalty nll\(.*the scores have no logp", errors.CodeError),
+        ("cql()", ("q", "q_2"), r"'q' needs log int exp Q over actions whose density .*squash=True", ValueError),
         ("q_critics(q=('q', 'policy'), target=('q_target',))", ("q",), r"'policy' needs the logsumexp", ValueError),
         ("q_critics(q=('q', 'value'), target=('q_target',))", ("q",), r"module.value: values and log-prob", ValueError),
     ],

@@ -42,7 +42,7 @@ def refused(config, message, error=ValueError):
         ({"algorithm": "sft()"}, r"demonstrations\(\) imitates demonstrations, and the rules of task 'tables' have no"),
         ({"algorithm": "grpo(kl=0.1)", "model__mlp__normalise": True, "batch__samples": 2}, r"mlp.normalise=True "),
         ({"seam__source": "rethink(('0',))"}, r"rethink\(.* has a second pass, .*is a control world"),
-        ({"seam__source": "stored('rows.jsonl')"}, r"stored\(.* has rows of one turn, and .* is a control world"),
+        ({"seam__source": "stored('rows.jsonl')"}, r"stored\(.* of another kind of rows: .* is a control world"),
         ({"algorithm": "grpo(kl=0.0)", "batch__samples": 4, "seam__source": "unrolled(2)"}, r"unrolled\(.* cuts"),
         ({"algorithm": "ppo(kl=0.0)", "module__value__trunk": "policy"}, r"module.value.trunk: is for networks"),
         ({"algorithm": "ppo(kl=0.0)", "module__value__layers": 3}, r"config.module.value.layers: is for networks"),

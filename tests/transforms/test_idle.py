@@ -43,7 +43,9 @@ def scored(x, token, divergences=()):
     """Return the scores of a policy given by its logits, with divergences from the one of seed 1."""
     full, other = jax.nn.log_softmax(x), jax.nn.log_softmax(logits(1))
     names = {name: modules.parts(name)[0] for name in divergences}
-    divergence = {full_name: ops.divergence(n, full, other) for full_name, n in names.items() if n != modules.LEAST}
+    exact = {full_name: n for full_name, n in names.items() if ops.is_divergence(n)}
+    divergence = {full_name: ops.divergence(n, full, other) for full_name, n in exact.items()}
+    divergence |= {full_name: jax.nn.logsumexp(x, -1) for full_name, n in names.items() if n.startswith(modules.EVERY)}
     divergence |= {x: jnp.sum(jnp.exp(full) * logits(1), -1) for x, n in names.items() if n == modules.LEAST}
     logp = jnp.take_along_axis(full, token[..., None], -1)[..., 0]
     return types.Scores(
@@ -137,7 +139,7 @@ def test_arguments_declared_idle_have_no_effect_on_policy_and_the_others_have_on
     seam, short = name.split(".")
     function = transforms.pieces(seam)[short]
     annotations = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
-    fixed = {"correction"} if short == "kl" else set()
+    fixed = {"kl": {"correction"}, "conservative": {"samples", "policy"}}.get(short, set())  # the sum here is exact
     for argument in [a for a in inspect.signature(function).parameters if a not in fixed]:
         if (
             argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts")

@@ -17,7 +17,7 @@ LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "
 LIVE |= {"log_normaliser": "normaliser"}
 SHIFT = tuple(f"reverse_kl{of}" for of in ("", "/q_target", "/q_2_target"))  # divergences of a shift by Q - V
 
-LIVE_LEAST, LEAST = "least_q/q/q_2", "least_q/q_target/q_2_target"
+LIVE_LEAST, LEAST, EVERY = "least_q/q/q_2", "least_q/q_target/q_2_target", "every_q_10/policy"
 SAMPLED = {f"{name}_logp": name for name in ("proximal", "behaviour", "raw", "ref")} | {"entropy": "sampled_entropy"}
 SAMPLED |= {name: name for name in ("mask", "reward", "valid", "square_prob", "value", "on_policy")}
 WHOLE = ("group", "turn", "version", "episode", "agent", "domain", "finish", "outcome")
@@ -170,7 +170,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         },
     )
     live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
-    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST))}
+    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST, EVERY))}
     return rollout, types.Scores(divergence=exact, **live)
 
 

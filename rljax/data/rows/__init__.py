@@ -136,6 +136,8 @@ def _open(file: str, format: str) -> Sequence[Part]:
         from rljax.data.rows import arrow  # here: pyarrow is an extra
 
         return arrow.read(file, format)
+    if format == "npz":
+        raise ValueError(f"{file}: a store of another kind of rows: .npz files are steps of control worlds")
     if format == "tfds":
         from rljax.data.rows import prepared  # here: tfds takes half a second
 

@@ -12,6 +12,7 @@ FORMATS = ("jsonl", "json", "parquet", "arrow", "array_record", "tfds")
 TFDS = "tfds:"
 
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_SUFFIXES |= {".npz": "npz"}  # steps of control worlds, which ``data.stored_steps`` reads
 _RECORDS = re.compile(r"\.array_?record(-\d+-of-\d+)?$")
 _SHARD = re.compile(r"([-_.]?\d+(-of-\d+)?)?(\.\w+)?(\.gz)?(-\d+-of-\d+)?$")  # what the files of one set differ in
 _SETTINGS = (

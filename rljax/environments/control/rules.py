@@ -40,7 +40,9 @@ class Rules(Protocol):
     """A system. Its constructor is a frozen dataclass whose fields are settings (``language.settings``).
 
     It may have ``domains``, ``domain(index, split)`` and ``domain_names`` as a ``Task`` has them; ``expert(state)``,
-    the action of a demonstration; and with ``Discrete`` actions ``legal(state)``, ``[count]`` bool: what is allowed.
+    the action of a demonstration; with ``Discrete`` actions ``legal(state)``, ``[count]`` bool: what is allowed; and
+    where an episode has a goal, ``relabel(observation, following, reached) -> observation, Moved``: what would have
+    been observed, and paid for the step to ``following`` ``[O]``, if the goal were where ``reached`` ``[O]`` is.
     """
 
     name: str

@@ -149,3 +149,39 @@ def ilql(
         reduce=reduce.mean_over_tokens(),
         others=_critics(q, expectile, alpha),
     )
+
+
+@recipe
+def cql(
+    alpha: NonNegative = 0.2,
+    coefficient: NonNegative = 5.0,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    samples: Count = 10,
+    q: tuple[str, ...] = Q,
+    target: tuple[str, ...] = TARGETS,
+) -> Algorithm:
+    """``sac`` on stored rows, whose critics are pushed down at all actions and up at those of the rows.
+
+    Conservative Q-learning, CQL(H) (arXiv 2006.04779, eq. 4): Q fits the soft target and pays ``coefficient`` (log int
+    exp Q(s, a) da - Q(s, a_t)), so that actions that no row took are worth little. The coefficient is fixed, where the
+    paper also adapts it to a gap. Rows come from files: ``seam.source="recorded('FILE.npz')"``. Differs from ``iql`` by
+    asking Q of actions that no row took. Modules as in ``sac``.
+
+    Args:
+      alpha: weight of the entropy, in units of the return.
+      coefficient: weight of the conservative penalty beside (Q - target)^2.
+      gamma: discount of a step.
+      lam: lambda of the target of Q.
+      samples: actions of the uniform distribution, and of the policy, that estimate the integral.
+    """
+    mean, fit = (
+        reduce.mean_over_tokens(),
+        (surrogate.q_error(), *when(coefficient, penalty.conservative(coefficient, samples))),
+    )
+    return compose(
+        advantage=[advantage.soft_q_returns(alpha, target, gamma, lam)],
+        loss=[surrogate.least_q(q), penalty.entropy(alpha)],
+        reduce=mean,
+        others=[types.Objective(loss=fit, reduce=mean, module=name) for name in q],
+    )

@@ -210,7 +210,13 @@ class Actor:
             return self._value(params, motion.observation)
         if self.reads_action:
             action = distributions.acted(self.kind, self.architecture.squash, motion.taken)
-            return types.Scores(log_normaliser=self.of_action(params, motion.observation, action))
+            every = {}
+            for full in sorted(needs.divergence):
+                actor, tree = (teachers or {})[modules.parts(full)[1][0]]
+                policy: Any = actor.policy(jax.lax.stop_gradient(tree), motion.observation).tempered(temperature)
+                every[full] = critics.every(self, params, policy, rows)
+            q = self.of_action(params, motion.observation, action)
+            return types.Scores(log_normaliser=q, divergence=every)
         read = motion.observation, motion.legal, motion.taken
         policy = self.policy(params, *read).tempered(temperature)
         fields: dict[str, Any] = {
@@ -220,6 +226,9 @@ class Actor:
         divergence = {}
         for full in sorted(needs.divergence):
             name, (named, *more), _ = modules.parts(full)
+            if name.startswith(modules.EVERY):
+                divergence[full] = policy.log_normaliser()
+                continue
             if name == modules.LEAST:
                 divergence[full] = critics.least(policy, [others[n] for n in (named, *more)], rows, temperature)
                 continue
@@ -287,7 +296,10 @@ class Actor:
             words, what = types.SCORES[missing[0]].words, "a critic of actions" if self.reads_action else "an actor"
             raise ValueError(f"needs {words} ({missing[0]}), and {what} has {', '.join(scored)} alone")
         for name in sorted(modules.parts(full)[0] for full in needs.divergence) if self.kind != "categorical" else ():
-            if name != modules.LEAST:
+            if name.startswith(modules.EVERY):
+                if self.kind == "denoiser" or not self.architecture.squash:
+                    raise ValueError("needs log int exp Q over actions whose density is known: model.mlp.squash=True")
+            elif name != modules.LEAST:
                 distributions.check_closed(name)
             elif self.kind == "denoiser":
                 raise ValueError("needs the expectation of Q over its actions, and a denoiser's is not differentiated")

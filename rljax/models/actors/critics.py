@@ -1,5 +1,6 @@
-"""What a policy is worth to critics of actions: the expectation of Q over its actions, differentiable in the policy."""
+"""Critics of actions over all actions of a state: the expectation of Q over a policy's, and log int exp Q."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,3 +37,29 @@ def least(policy: Any, critics: Sequence[tuple[Any, Tree]], rows: types.Rollout,
     return jnp.min(
         jnp.stack([critic.of_action(params, motion.observation, action) for critic, params in frozen]), axis=0
     )
+
+
+def every(critic: Any, params: Tree, policy: distributions.Gaussian, rows: types.Rollout) -> Array:
+    """Return log int exp Q(s, a) da over the actions in (-1, 1)^A, estimated by importance sampling.
+
+    log 1 / (2 N) (sum_i exp(Q(s, a_i)) 2^A + sum_j exp(Q(s, b_j)) / pi(b_j | s)), N actions a_i that are uniform and N
+    b_j of a policy (arXiv 2006.04779, appendix F): the log of an estimator without bias.
+
+    Args:
+      critic: an actor of output "action", with ``squash``.
+      params: its parameters, which are differentiated.
+      policy: the distribution of actions in the states ``[B, T]``, a constant.
+      rows: with ``motion``, and extra["candidates"] ``[B, T, 2 N, A]``: uniform in [-1, 1], and then from N(0, 1).
+
+    Returns:
+      ``[B, T]``.
+    """
+    motion: Any = rows.motion
+    uniform, z = jnp.split(ops.extra(rows, "candidates"), 2, axis=-2)
+    each = jax.lax.stop_gradient(jax.tree.map(lambda x: x[..., None, :], policy))
+    u = each.mean + jnp.exp(each.log_std) * z
+    action = jnp.concatenate([uniform, each.acted(u)], axis=-2)
+    density = jnp.concatenate([jnp.full(z.shape[:-1], -z.shape[-1] * math.log(2.0)), each.logp(u)], axis=-1)
+    observation = motion.observation[..., None, :]
+    seen = jnp.broadcast_to(observation, (*action.shape[:-1], observation.shape[-1]))
+    return jax.nn.logsumexp(critic.of_action(params, seen, action) - density, axis=-1) - math.log(action.shape[-2])

@@ -226,7 +226,7 @@ def _checked(
 
 
 def _is_exact(name: str) -> bool:
-    return name == modules.LEAST or ops.is_divergence(name)
+    return name == modules.LEAST or name.startswith(modules.EVERY) or ops.is_divergence(name)
 
 
 def _check_shapes(rollout: types.Rollout, context: types.Context, action: types.Action) -> None:
@@ -376,8 +376,8 @@ def _from_logits(
         support = unpack_bits(columns["kept"], z.shape[-1]) | chosen
         result["raw_logp"] = result["logp"]
         result["logp"] = sampled - jax.nn.logsumexp(jnp.where(support, z, attention.MASKED), axis=-1)
-    if needs.log_normaliser:
-        result["log_normaliser"] = normaliser
+    every = sorted(name for name in needs.divergence if name.startswith(modules.EVERY))
+    result |= dict.fromkeys((*("log_normaliser",) * needs.log_normaliser, *every), normaliser)
     statistics = [(name, head.STATISTICS[name]) for name in needs.requested if name in head.STATISTICS]
     if statistics or needs.divergence:
         logp = z - normaliser[:, :, None]
@@ -389,7 +389,7 @@ def _from_logits(
                 n: jax.nn.log_softmax(tempered(*others[n.removesuffix(modules.SAMPLING)], hidden), axis=-1)
                 for n, hidden in columns["others"].items()
             }
-            for full in sorted(needs.divergence):
+            for full in sorted(needs.divergence - {*every}):
                 name, named, sampling = modules.parts(full)
                 if name == modules.LEAST:
                     q = jnp.stack([tempered(*others[n], columns["others"][n]) for n in named])

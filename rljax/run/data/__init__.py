@@ -3,8 +3,10 @@
     python -m rljax data inspect SUBJECT                 lengths, solutions that fail, duplicates, overlap
     python -m rljax data show SUBJECT                    examples exactly as the model sees them
     python -m rljax data prepare FILE ... --to FOLDER    rows as array_record, in a random order, without duplicates
+    python -m rljax data record RUN --to FILE.npz        steps of a control world by the policy of a run
 
-SUBJECT is a config ("configs/gsm8k.py", --config works too), a task ("gsm8k('DIR')"), or, for inspect, a file.
+SUBJECT is a config ("configs/gsm8k.py", --config works too), a task ("gsm8k('DIR')"), or, for inspect, a file. RUN is a
+work directory, or with --policy random or expert a task or a config.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from absl import flags, logging
 
 from rljax.language import parse
 
-_COMMANDS = ("inspect", "show", "prepare")
+_COMMANDS = ("inspect", "show", "prepare", "record")
 
 
 def define_flags() -> None:
@@ -29,8 +31,13 @@ def define_flags() -> None:
     flags.DEFINE_integer("count", 3, "inspect, show: examples.", lower_bound=1)
     flags.DEFINE_integer("index", 0, "show: the first example.", lower_bound=0)
     flags.DEFINE_enum("split", "train", ["train", "heldout"], "show: the split.")
-    flags.DEFINE_string("to", "", "prepare: folder to write, local or gs://.")
+    flags.DEFINE_string("to", "", "prepare, record: folder or file to write, local or gs://.")
     flags.DEFINE_list("unique", [], "prepare: columns; of rows that are equal in them, the first one is kept.")
+    flags.DEFINE_enum("policy", "run", ["run", "random", "expert"], "record: who acts.")
+    flags.DEFINE_integer("steps", 10_000, "record: steps.", lower_bound=1)
+    flags.DEFINE_integer("step", None, "record: step of the checkpoint; default: the newest.")
+    flags.DEFINE_float("temperature", 1.0, "record: of the actions; 0: the most probable.", lower_bound=0.0)
+    flags.DEFINE_integer("seed", 0, "record: of the problems and the actions.", lower_bound=0)
     flags.DEFINE_integer("shuffle", None, "prepare: seed of a random order; default: the order of the files.")
 
 
@@ -48,6 +55,14 @@ def main(argv: Sequence[str]) -> None:
 
     f = flags.FLAGS
     given += [f.config] if f.config else []
+    if command == "record":
+        from rljax.run.data import record
+
+        if len(given) != 1 or not f.to:
+            raise ValueError("data record: expected one run, task or config, and --to FILE.npz")
+        options = {"temperature": f.temperature, "seed": f.seed, "changes": f.set}
+        print(record.command(given[0], f.to, f.steps, f.policy, f.step, **options))
+        return
     if len(given) != 1:
         raise ValueError(f"data {command}: expected one config, task" + (" or file" if command == "inspect" else ""))
     names = ("format", "against", "column", "ngram", "most", "count")

@@ -60,7 +60,7 @@ class FromFiles:
             content = directory and directory.read(name)
             groups.computed = True
             groups.behaviour_logp = _read(
-                content or b"", digest, groups.token.shape, f"{directory and directory.path}/{name}"
+                content or b"", digest, groups.shape, f"{directory and directory.path}/{name}"
             )
             return
         groups.computed, groups.behaviour_logp = True, scored(self.stored, state.params["policy"])
@@ -109,7 +109,7 @@ def scored(given: stored.Stored, params: types.Tree) -> np.ndarray:
     def score(params: types.Tree, rows: types.Rollout) -> Any:
         return phases.score(setup, "policy", params, rows, types.Needs()).logp
 
-    out = np.zeros(groups.token.shape, np.float32)
+    out = np.zeros(groups.shape, np.float32)
     groups.behaviour_logp, before = out, groups.behaviour_logp  # zeros, so that the rows have all fields
     try:
         for start in range(0, len(groups), count):

@@ -43,11 +43,17 @@ def map_rows(function: Callable[[types.Rollout], Any], rollout: types.Rollout, s
 
 
 def noised(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> types.Rollout:
-    """Return rows with the noise of reparameterised actions, if a piece reads their expected Q."""
-    gaussian = getattr(setup.networks["policy"], "kind", "") == "gaussian"
-    if rows.motion is None or not gaussian or not modules.critics(interpreter.needs(setup.algorithm)):
+    """Return rows with the noise of drawn actions, if a piece reads their expected Q, or the integral over all."""
+    if rows.motion is None or getattr(setup.networks["policy"], "kind", "") != "gaussian":
         return rows
-    return extras.put(rows, {"noise": jax.random.normal(key, rows.motion.taken.shape)})
+    needs, shape = interpreter.needs(setup.algorithm), rows.motion.taken.shape
+    if modules.critics(needs):
+        rows = extras.put(rows, {"noise": jax.random.normal(key, shape)})
+    if count := modules.draws(needs):
+        wide, (one, two) = (*shape[:-1], count, shape[-1]), jax.random.split(jax.random.fold_in(key, 1))
+        drawn = jax.random.uniform(one, wide, minval=-1.0), jax.random.normal(two, wide)
+        rows = extras.put(rows, {"candidates": jnp.concatenate(drawn, axis=-2)})
+    return rows
 
 
 @dataclasses.dataclass(frozen=True)

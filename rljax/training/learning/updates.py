@@ -23,6 +23,7 @@ from rljax.transforms.frame import extras
 _PIECES = 3  # stream of the root key
 TRANSFORMS, OBJECTIVES = 1, 2  # streams of the key of a step; objective n has OBJECTIVES + n
 _NOISE = 999  # stream of the noise of reparameterised actions
+_GOALS = 998  # stream of the goals of relabelled rows
 _NOTHING = types.Needs()
 _ROUNDING = 1_000_000  # stream of an objective's key, beyond any number of repeats
 
@@ -295,7 +296,11 @@ def _selected(
     source = setup.algorithm.source
 
     def select(rollout: types.Rollout) -> tuple[types.Rollout, types.Tree]:
-        return source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
+        rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
+        if source.relabel is not None:
+            rules: Any = getattr(setup.task, "rules", None)
+            rollout = source.relabel(rollout, rules.relabel, jax.random.fold_in(key, _GOALS))
+        return rollout, pool
 
     pool = state.pool
     if source.grouped:

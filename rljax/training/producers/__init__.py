@@ -63,7 +63,7 @@ def refused(task: environments.Task) -> dict[str, str]:
     """
     about, name = traits.traits(task), f"task {task.name!r}"
     if about.actions is not None:
-        tokens = "again", "head", "demonstrated", "uneven", "early", "stored", "compact", "slots"
+        tokens = "again", "head", "demonstrated", "uneven", "early", "compact", "slots"
         absent = {} if hasattr(task, "expert") else {"demonstrations": f"the rules of {name} have no expert"}
         return dict.fromkeys(tokens, f"{name} is a control world, which has no tokens") | absent
     host = (
@@ -84,10 +84,10 @@ def refused(task: environments.Task) -> dict[str, str]:
 def make(setup: phases.Setup) -> Producer:
     """Return the producer of a phase."""
     source, about = setup.algorithm.source, traits.traits(setup.task)
-    if about.actions is not None:
-        return acting.Acting(setup)
     if setup.stored is not None:
         return stored.Stored(setup, setup.stored)
+    if about.actions is not None:
+        return acting.Acting(setup)
     if source.origin == "demonstrations":
         return demonstrations.Demonstrations(setup)
     if source.again is not None:

@@ -1,6 +1,7 @@
-"""Rows of stored groups, which the host passes to the compiled update."""
+"""Rows of files, groups of completions or windows of trajectories, which the host passes to the compiled update."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -9,10 +10,14 @@ import numpy as np
 
 from rljax import types
 from rljax.algorithms import interpreter
-from rljax.data import stored_groups
+from rljax.data import stored_groups, stored_steps
+from rljax.models import actors
 from rljax.sampling import processors
 from rljax.training import phases
 from rljax.training import rows as rows_lib
+from rljax.transforms.source import files
+
+Rows = stored_groups.Groups | stored_steps.Steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Stored:
     """Groups of a file, in the order of the run."""
 
     setup: phases.Setup
-    groups: stored_groups.Groups
+    groups: Rows
 
     traced = False
 
@@ -57,7 +62,7 @@ class Stored:
         return self.groups.version is not None and not processors.active(self.setup.settings.sampler)
 
     def of(self, position: np.ndarray, index: np.ndarray, place: np.ndarray | None = None) -> types.Rollout:
-        """Return stored rows as a rollout of NumPy arrays.
+        """Return stored rows as a rollout of NumPy arrays; windows of trajectories are rows of ``motion``.
 
         Args:
           position: ``[P]`` int32 position of each group in the run, which becomes the rows' group.
@@ -68,6 +73,9 @@ class Stored:
           n rows, off-policy without a version; a row's outcome is correct at reward 1, wrong at 0, else unjudged.
         """
         setup, stored = self.setup, self.groups
+        if isinstance(stored, stored_steps.Steps):
+            place = np.arange(len(index)) if place is None else place
+            return self._moved(stored, np.asarray(position, np.int32)[place], np.asarray(index)[place], place)
         each, width = stored.length.shape[1], stored.token.shape[2]
         place = np.arange(len(index) * each) if place is None else place
         of, which = np.asarray(index)[place // each], place % each
@@ -108,13 +116,75 @@ class Stored:
             raise ValueError(f"{setup.algorithm.source.spec}: behaviour log-probs are read before they are computed")
         return types.Rollout(**fields)
 
+    def _moved(
+        self, steps: stored_steps.Steps, position: np.ndarray, of: np.ndarray, place: np.ndarray
+    ) -> types.Rollout:
+        """Return windows ``of`` as rows: cut ones end with LENGTH, so that the value of the next state follows."""
+        x, zero = steps.at(of), np.zeros(of.shape, np.int32)
+        logp = None if steps.behaviour_logp is None else steps.behaviour_logp[of, 0]
+        if logp is None and self.wants_behaviour:
+            raise ValueError(f"{self.setup.algorithm.source.spec}: behaviour log-probs are read before they are there")
+        fields: dict[str, Any] = {
+            "mask": x["mask"],
+            "reward": np.zeros(of.shape, np.float32),
+            "token_reward": x["reward"],
+            "group": position,
+            "motion": actors.Motion(x["observation"], _any(self._taken(x["action"], position)), x["legal"]),
+            "behaviour_logp": logp,
+            "raw_logp": logp,
+            "turn": x["time"],
+            "valid": np.ones(of.shape, np.float32),
+            "outcome": np.full(of.shape, int(types.Outcome.UNJUDGED), np.int32),
+            "finish": np.where(x["stopped"], int(types.Finish.STOP), int(types.Finish.LENGTH)).astype(np.int32),
+            "on_policy": np.zeros(of.shape, np.float32),
+            "episode": place.astype(np.int32),
+            "agent": zero,
+            "domain": zero,
+            "index": of.astype(np.int32),
+        }
+        return types.Rollout(**fields)
+
+    def _taken(self, action: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Return actions as the actor stores them; the noise of chains is new at each position of the run."""
+        actor: Any = self.setup.networks["policy"]
+        if actor.kind == "categorical":
+            return action
+        return jax.device_get(_stored(actor, action, position))
+
     def _blank(self, count: int) -> types.Rollout:
         """Return zeros in the shapes of the rows of ``count`` groups, also of log-probs that are not computed yet."""
         groups, index = self.groups, np.zeros((count,), np.int32)
         if self.wants_behaviour and groups.behaviour_logp is None:
-            groups = dataclasses.replace(groups, behaviour_logp=np.broadcast_to(np.float32(0), groups.token.shape))
+            groups = dataclasses.replace(groups, behaviour_logp=np.broadcast_to(np.float32(0), groups.shape))
         return jax.tree.map(jnp.zeros_like, Stored(self.setup, groups).of(index, index))
 
 
 def _any(x: np.ndarray) -> Any:
     return x
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _stored(actor: Any, action: types.Array, position: types.Array) -> types.Array:
+    key, each = jax.random.fold_in(jax.random.key(0), rows_lib.DEMONSTRATIONS), jnp.arange(action.shape[1])
+    keys = jax.vmap(lambda p: jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, p), t))(each))(position)
+    flat = actor.stored(action.reshape(-1, action.shape[-1]), keys.reshape(-1))
+    return flat.reshape(*action.shape[:2], *flat.shape[1:])
+
+
+def reader(source: files.Stored, task: Any, tokenizer: Any, samples: int, newest: int | None) -> Any:
+    """Return the reader of a source's files: of completions, or of steps of a control world."""
+    if source.kind == "steps":
+        given = task.name, task.rules.observed, task.actions
+        legal = hasattr(task.rules, "legal")
+        return stored_steps.Reader(*given, window=source.window, megabytes=source.megabytes, legal=legal)
+    return stored_groups.Reader(
+        kind=source.kind,
+        tokenizer=tokenizer,
+        prompt_length=task.prompt_length,
+        completion_length=task.completion_length,
+        samples=samples,
+        overlong=source.overlong,
+        parts=source.parts,
+        megabytes=source.megabytes,
+        newest=newest,
+    )

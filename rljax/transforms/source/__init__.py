@@ -21,6 +21,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
     If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` comes from whole
     groups, and may return any rows, in any number of each.
+``relabel(rollout, rules, key) -> rollout``
+    Puts other goals into the chosen rows of a control world; ``rules`` is its ``relabel``. No pool keeps these rows.
 ``observe(pool, metrics) -> pool``
     Ends the step.
 
@@ -57,7 +59,7 @@ from rljax import transforms
 from rljax.transforms.source import candidates, chain, edits, groups  # before a piece of these names is looked up
 from rljax.transforms.source.domains import sec
 from rljax.transforms.source.draws import learnability, mopps
-from rljax.transforms.source.files import arriving, stored
+from rljax.transforms.source.files import arriving, recorded, stored
 from rljax.transforms.source.plain import demonstrations, guided, guided_below, task
 from rljax.transforms.source.prefix import backward, prefixed
 from rljax.transforms.source.second import ghpo, guide

@@ -32,6 +32,7 @@ class _Roles(NamedTuple):
     heading: types.Source | None
     guiding: types.Source | None
     other: types.Source | None  # says where the rows come from
+    relabelling: types.Source | None
 
 
 def _roles(pieces: Sequence[types.Source]) -> _Roles:
@@ -51,8 +52,9 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
         heading=_only(pieces, lambda p: p.head is not None, "both write the heads of completions"),
         guiding=_only(pieces, lambda p: p.demonstrated > 0, "both put demonstrations into the groups"),
         other=_only(pieces, lambda p: p.origin != "policy", "both say where the rows come from"),
+        relabelling=_only(pieces, lambda p: p.relabel is not None, "both put other goals into rows"),
     )
-    drawing, flying, passing, heading, _, other = roles
+    drawing, flying, passing, heading, _, other, _ = roles
     whole = flying or other
     for piece, what in ((heading, "could begin"), (passing, "could pass again")):
         if whole is not None and piece is not None:
@@ -111,7 +113,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
     if len(pieces) == 1:
         return pieces[0]
     names, roles = [_name(p) for p in pieces], _roles(pieces)
-    drawing, flying, passing, heading, guiding, other = roles
+    drawing, flying, passing, heading, guiding, other, relabelling = roles
     places = math.prod(p.oversample for p in pieces)
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
@@ -151,6 +153,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         again=again,
         select=select,
         observe=observe,
+        relabel=None if relabelling is None else relabelling.relabel,
         in_flight=(lambda pool: pool) if flying is None else _within(flying, flying.in_flight),
         seam="source",
         spec=" | ".join(p.spec for p in pieces),

@@ -1,4 +1,4 @@
-"""Rows of files: the piece names the file; ``data.stored_groups`` reads it when the program is built."""
+"""Rows of files: the piece names the file; ``data.stored_groups``, or ``stored_steps``, reads it with the program."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -15,10 +15,11 @@ class Stored(types.Source):
     """A source whose rows are in files."""
 
     file: str = ""
-    kind: Kind = "rows"
+    kind: Kind | Literal["steps"] = "rows"
     overlong: Overlong = "error"
     parts: tuple[str, ...] = ()
     megabytes: int = 0
+    window: int = 0  # of kind "steps"
     heldout: float = 0.0
     fixed: ClassVar[bool] = True  # whether the files are read whole before the run, and belong to it
 
@@ -94,3 +95,21 @@ def arriving(folder: str, lag: int = -1, timeout: types.Positive = 3600.0, parts
     if lag < -1:
         raise ValueError(f"lag={lag} must be at least 0, or -1 for any")
     return Arriving(origin="stored", file=folder, parts=tuple(parts), megabytes=4096, lag=lag, timeout=timeout)
+
+
+@define.source
+def recorded(file: str, window: types.Count = 1, megabytes: types.Count = 4096) -> types.Source:
+    """Train on the steps of a control world in files, offline; ``on_policy`` is 0.
+
+    Files are .npz with the arrays of D4RL, as ``python -m rljax data record`` writes them (``data.stored_steps``). Each
+    episode is cut into windows of at most ``window`` steps, which are rows; a step draws ``batch.prompts`` of them from
+    a seeded shuffle, anew in each epoch. A window that does not end with its episode has ``finish`` LENGTH, and so has
+    one that a time limit cut: the value of the state that follows stands for the rest. Differs from ``stored``, whose
+    rows are tokens.
+
+    Args:
+      file: a file, or a pattern or a folder of several.
+      window: steps of a row; targets over several steps see no further.
+      megabytes: the most memory of a file, 10^6 bytes each.
+    """
+    return Stored(origin="stored", off_policy=True, file=file, kind="steps", window=window, megabytes=megabytes)

@@ -270,3 +270,19 @@ def sac_model(d, alpha=0.2, gamma=0.99, lam=0.0):
     """(Q - y)^2, y of V = E min Q + alpha H of the policy before the update. 1812.05905, eq. 2 and 3."""
     y = offline.q_target({**d, "value": d["least"] + alpha * d["sampled_entropy"]}, gamma, lam)
     return parts.token_mean(d, lambda i, t: (d["logp"][i, t] + d["normaliser"][i, t] - y[i, t]) ** 2.0)
+
+
+def cql(d, alpha=0.2, coefficient=5.0, gamma=0.99, lam=0.0):
+    """As sac."""
+    return sac(d, alpha, gamma, lam)
+
+
+def cql_model(d, alpha=0.2, coefficient=5.0, gamma=0.99, lam=0.0):
+    """(Q - y)^2 + coefficient (log int exp Q - Q); the integral of the batch is 6 d["js"]. 2006.04779, eq. 4."""
+    y = offline.q_target({**d, "value": d["least"] + alpha * d["sampled_entropy"]}, gamma, lam)
+
+    def term(i, t):
+        q = d["logp"][i, t] + d["normaliser"][i, t]
+        return (q - y[i, t]) ** 2.0 + coefficient * (6 * d["js"][i, t] - q)
+
+    return parts.token_mean(d, term)
