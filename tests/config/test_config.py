@@ -27,7 +27,10 @@ BAD = [
         {"task": "arithmetics()"},
         r"config\.task: .*Did you mean 'arithmetic'\? Valid: .*arithmetic, .*countdown, .*gsm8k",
     ),
-    ({"seam__penalty": "kll()"}, r"config\.seam\.penalty: .*Did you mean 'kl'\? Valid: chain, convex_kl, .*, where\."),
+    (
+        {"seam__penalty": "kll()"},
+        r"config\.seam\.penalty: .*Did you mean 'kl'\? Valid: chain, conservative, convex_kl, .*, where\.",
+    ),
     ({"seam__surrogate": "kl()"}, r"config\.seam\.surrogate: unknown name 'kl'"),
     ({"phase__main__optimizer": "adam(lr=1e-3)"}, r"Here it is 'learning_rate'"),
     ({"temperature": 1.0}, r"config\.temperature: unknown field\. Did you mean config\.sampler\.temperature\?"),

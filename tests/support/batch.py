@@ -27,6 +27,7 @@ ARGUMENTS = {
     "gaussian": "0.5",
     "mixed": "(0.5, 0.5)",
     "stored": "'rows.jsonl'",
+    "recorded": "'steps.npz'",
     "arriving": "'rows'",
     "ordered": "0.5",
     "answered": "'0'",

@@ -385,7 +385,7 @@ def test_demonstrations_are_whole_episodes_of_the_expert():
     leaning = angle + 0.5 * turning + 0.05 * place + 0.1 * speed
     clear = (rows.mask > 0) & (np.abs(leaning) > 1e-5)
     np.testing.assert_array_equal(rows.motion.taken[clear], leaning[clear] > 0)
-    assert rows.mask.sum(axis=1).tolist() == [20] * 8 and not rows.on_policy.any() and not rows.behaviour_logp.any()
+    assert rows.mask.sum(axis=1).tolist() == [20] * 8 and not rows.on_policy.any() and rows.behaviour_logp is None
     _, first = step.update(jax.tree.map(jnp.copy, state), jax.device_put(rows), program.key)
     policy = step.setup.networks["policy"].policy(state.params["policy"], rows.motion.observation)
     logp = np.asarray(policy.logp(jnp.asarray(rows.motion.taken)))

@@ -17,7 +17,7 @@ from rljax.run.reports.comparison import arms
 COST = ("steps", "minutes", "tokens", "tokens/s")
 RETURNS = {"return": "total", "greedy return": "greedy_total"}  # of a control world; of each prompt in a record
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
-_POSITIVE = ("kl_exact", "sampler_gap", "gradient_norm")  # the entropy of a density may be negative
+_POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
 _UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so is pass@k
 
 
@@ -78,6 +78,8 @@ def mean(
     """Return the mean of runs, over runs and prompts if the values of the prompts of all of them are known."""
     values = _values(known)
     single = known[0] if len(known) == 1 else None
+    if any(x.mean < bounds[0] for x in known):  # the entropy of a density may be negative
+        bounds = intervals.ANY
     return intervals.mean(values, over, single, bounds)
 
 
