@@ -198,6 +198,7 @@ def archer(
     share: Fraction = 0.5,
     steps: Count = 8,
     critic_epochs: Count = 4,
+    critic_optimizer: str | None = None,
     q: tuple[str, ...] = ("q", "q_2"),
     q_target: tuple[str, ...] = ("q_target", "q_2_target"),
     value_target: tuple[str, ...] = ("value_target", "value_2_target"),
@@ -214,11 +215,12 @@ def archer(
       share: share of the groups that are replayed.
       steps: batches that the replay holds.
       critic_epochs: passes of the critics over a batch.
+      critic_optimizer: optimizer of the critics, a call as in ``config.phase``; None: the policy's.
       q: the modules that are trained as Q.
       q_target: the modules that Q is read from.
       value_target: the modules that V is read from.
     """
-    fits = {"reduce": reduce.mean_over_tokens(), "epochs": critic_epochs}
+    fits = {"reduce": reduce.mean_over_tokens(), "epochs": critic_epochs, "optimizer": critic_optimizer}
     ends = {"prepare": (prepare.turn_ends(),), "loss": (surrogate.q_error("turn"),)}
     return compose(
         source=source.replay(share, steps),
@@ -227,7 +229,7 @@ def archer(
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),
         others=[
-            *(critic.critic_objective(None, critic_epochs, module=name) for name in ("value", "value_2")),
+            *(critic.critic_objective(None, critic_epochs, critic_optimizer, module=n) for n in ("value", "value_2")),
             *(types.Objective(module=name, **ends, **fits) for name in q),
         ],
     )
