@@ -95,22 +95,23 @@ def get_config(arg: str = "cartpole"):
         )
     if arg == "dppo":
         config.algorithm = f"diffusion_ppo(gamma={gamma})"
-    if arg in ("sac", *OFFLINE):  # 64 steps of the pendulum, then 8 gradient steps on 256 stored ones, over and over
-        config.seam.source, config.algorithm = SAC
-        for name in ("q", "q_2"):
+    if arg in ("sac", *OFFLINE):
+        for name in ("q", "q_2") if arg != "offline_cloning" else ():
             config.module[name] = rljax.module(weights="random")
             config.module[f"{name}_target"] = rljax.module(follows=name, rate=0.04)
         config.model.mlp.update({"normalise": False, "squash": True, "activation": "relu"})
-        config.batch.prompts, steps = 16, 1500
         config.learner.update({"minibatches": 1, "clip_norm": 10.0})
-        config.phase.main.update({"steps": steps, "optimizer": "adam(learning_rate=linear_schedule(1e-3, 0.0, 12000))"})
+    if arg == "sac":  # 64 steps of the pendulum, then 8 gradient steps on 256 stored ones, over and over
+        config.seam.source, config.algorithm = SAC
+        config.batch.prompts = 16
+        optimizer = "adam(learning_rate=linear_schedule(1e-3, 0.0, 12000))"
+        config.phase.main.update({"steps": 1500, "optimizer": optimizer})
     if arg in OFFLINE:  # 8 gradient steps on 32 windows each, over and over
-        config.algorithm, config.seam.source, steps = OFFLINE[arg], "recorded('pendulum.npz', 4)", 1000
+        config.algorithm, config.seam.source = OFFLINE[arg], "recorded('pendulum.npz', 4)"
         config.batch.prompts = 256
         config.learner.update({"epochs": 1, "minibatches": 8})
-        config.phase.main.update({"steps": steps, "optimizer": "adam(learning_rate=linear_schedule(1e-3, 0.0, 8000))"})
-        if arg == "offline_cloning":
-            config.module = type(config.module)()
+        optimizer = "adam(learning_rate=linear_schedule(1e-3, 0.0, 8000))"
+        config.phase.main.update({"steps": 1000, "optimizer": optimizer})
     if arg == "quick":
         config.batch.prompts = 8
         config.phase.main = rljax.phase(steps=3)

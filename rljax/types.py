@@ -364,7 +364,7 @@ class Source:
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()
-    choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None
+    choose: Callable[[Tree, Problems, Array, Key], Choice] | None = None  # these three read the sampler's pool
     head: Callable[[Tree, Problems, Rollout, Action, Key], Action] | None = None
     again: Again | None = None
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)

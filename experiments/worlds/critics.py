@@ -86,7 +86,7 @@ def table(curves: dict[str, list[seeds.Curve]]) -> str:
 
 
 def choose(contrast: Contrast) -> None:
-    """Print the mean of the last four evaluations of each recipe at each rate, on a seed beside those of the study."""
+    """Print the mean of the last four evaluations of each recipe at each rate, on a seed that the study leaves out."""
     for rate in contrast.rates:
         pair = {"control": (contrast.control[0], rate), "treated": (contrast.treated[0], rate)}
         curves = run(dataclasses.replace(contrast, **pair), contrast.size, range(100, 101))

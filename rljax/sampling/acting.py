@@ -132,9 +132,8 @@ def unroll(
         observation, legal = seen(rules, before.system)
         draw, move = _drawing(keys, time)
         if expert:
-            action = jax.vmap(rules.expert)(before.system)
-            taken, logp = actor.stored(action, draw), jnp.zeros(time.shape if n == 1 else (time.size, n))
-            entropy = logp
+            action, zero = jax.vmap(rules.expert)(before.system), jnp.zeros((time.size, n)[: 1 + (n > 1)])
+            taken, logp, entropy = actor.stored(action, draw), zero, zero
         else:
             common = None if shared is None else _drawing(shared, time)[0]
             taken, action, logp, entropy = actor.draw(params, observation, draw, legal, temperature, common)

@@ -16,9 +16,8 @@ from rljax.language import errors
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
 LEAST = "least_q"  # no divergence, but asked for like one: E_{a ~ policy} min_i Q_i(s, a) of modules whose logits are Q
-EVERY = (
-    "every_q"  # nor this: log int exp Q(s, a) da of the module itself, "every_q_N" with N draws of another's actions
-)
+# nor is this: log int exp Q(s, a) da of the module itself, as "every_q_N" with N draws of another's actions
+EVERY = "every_q"
 SAMPLING = "@sampling"  # ends the name of a divergence whose teachers read the prompt that rows were sampled under
 _SEPARATOR, _END, _TOP = "/", "@", "top_"
 _NONE = types.Needs()

@@ -70,12 +70,12 @@ def test_rewards_of_another_goal_are_those_that_the_world_pays_for_the_same_acti
         np.testing.assert_array_equal(moved.reward, want_paid)
         np.testing.assert_array_equal(moved.done, want_done)
         assert np.all(np.asarray(moved.done)[:, place - 1])
-    found = np.flatnonzero(np.asarray(done).any(1))
-    assert 3 < found.size < ROWS
-    arrival = seen[found, np.asarray(done)[found].argmax(1) + 1]
-    new, moved = relabel(seen[found, :-1], seen[found, 1:], arrival)
-    np.testing.assert_allclose(new, seen[found, :-1], atol=1e-5)
-    np.testing.assert_array_equal(moved.reward, paid[found])
+    solved = np.flatnonzero(np.asarray(done).any(1))
+    assert 3 < solved.size < ROWS
+    arrival = seen[solved, np.asarray(done)[solved].argmax(1) + 1]
+    new, moved = relabel(seen[solved, :-1], seen[solved, 1:], arrival)
+    np.testing.assert_allclose(new, seen[solved, :-1], atol=1e-5)
+    np.testing.assert_array_equal(moved.reward, paid[solved])
 
 
 def test_relabelled_rows_end_where_they_arrive_and_others_stay():

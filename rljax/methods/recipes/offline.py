@@ -161,7 +161,7 @@ def cql(
     q: tuple[str, ...] = Q,
     target: tuple[str, ...] = TARGETS,
 ) -> Algorithm:
-    """``sac`` on stored rows, whose critics are pushed down at all actions and up at those of the rows.
+    """``sac`` on stored rows, whose critics are pushed down at all actions and up at the actions of the rows.
 
     Conservative Q-learning, CQL(H) (arXiv 2006.04779, eq. 4): Q fits the soft target and pays ``coefficient`` (log int
     exp Q(s, a) da - Q(s, a_t)), so that actions that no row took are worth little. The coefficient is fixed, where the
@@ -175,10 +175,8 @@ def cql(
       lam: lambda of the target of Q.
       samples: actions of the uniform distribution, and of the policy, that estimate the integral.
     """
-    mean, fit = (
-        reduce.mean_over_tokens(),
-        (surrogate.q_error(), *when(coefficient, penalty.conservative(coefficient, samples))),
-    )
+    mean = reduce.mean_over_tokens()
+    fit = (surrogate.q_error(), *when(coefficient, penalty.conservative(coefficient, samples)))
     return compose(
         advantage=[advantage.soft_q_returns(alpha, target, gamma, lam)],
         loss=[surrogate.least_q(q), penalty.entropy(alpha)],

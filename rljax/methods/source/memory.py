@@ -70,14 +70,12 @@ def hindsight(share: types.Fraction = 0.8) -> types.Source:
         seen, moved = every(motion.observation, after, reached)
         arrived = moved.done & (mask > 0)
         before = jnp.cumsum(arrived, axis=1) - arrived > 0
-        new = rollout.replace(
+        finish = jnp.where(jnp.any(arrived, axis=1), int(types.Finish.STOP), int(types.Finish.LENGTH))
+        new = groups.stale(rollout).replace(
             mask=jnp.where(before, 0.0, mask),
             token_reward=jnp.where(before, 0.0, moved.reward * mask),
             motion=motion.replace(observation=seen),
-            finish=jnp.where(jnp.any(arrived, axis=1), int(types.Finish.STOP), int(types.Finish.LENGTH)).astype(
-                jnp.int32
-            ),
-            on_policy=jnp.zeros_like(rollout.reward),
+            finish=finish.astype(jnp.int32),
         )
         return groups.put(chosen, new, rollout)
 

@@ -123,7 +123,9 @@ class Stored:
         x, zero = steps.at(of), np.zeros(of.shape, np.int32)
         logp = None if steps.behaviour_logp is None else steps.behaviour_logp[of, 0]
         if logp is None and self.wants_behaviour:
-            raise ValueError(f"{self.setup.algorithm.source.spec}: behaviour log-probs are read before they are there")
+            raise ValueError(
+                f"{self.setup.algorithm.source.spec}: behaviour log-probs are read before they are computed"
+            )
         fields: dict[str, Any] = {
             "mask": x["mask"],
             "reward": np.zeros(of.shape, np.float32),

@@ -241,7 +241,7 @@ class Reasoning:
         return {
             "class": (graphs.CLASSES, 1),
             "domain": (len(self.domain_names), 1),
-            "shape": (graphs.MOST // graphs.CLASSES, 1),  # of those of the class and of the domain
+            "shape": (graphs.MOST // graphs.CLASSES, 1),  # among the shapes of its class and domain
             "given": (residues, self._givens),
             "digit": (8, computed + self.distractors),
             "slip": (2, computed),  # how a step goes wrong

@@ -56,7 +56,10 @@ def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
     """Return "pass@K", "greedy" or one of ``RETURNS`` of an evaluation with its interval over prompts, or None."""
     if name in RETURNS:
         totals = final.get(RETURNS[name])
-        return None if not totals else intervals.Prompts(*_over_prompts(np.asarray(totals)))
+        if not totals:
+            return None
+        average, low, high = passk.means(totals)[0]
+        return intervals.Prompts(average, (low, high), np.asarray(totals, np.float64))
     k = name.removeprefix("pass@")
     row = final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(k)
     if row is None:
@@ -65,11 +68,6 @@ def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
     samples, tries = (1, 1) if name == "greedy" else (final.get("samples"), int(k))
     values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct and samples else None
     return intervals.Prompts(row[0], (row[1], row[2]), values)
-
-
-def _over_prompts(values: intervals.Floats) -> tuple[float, tuple[float, float], intervals.Floats]:
-    mean, low, high = passk.means(values[:, None])[0]
-    return mean, (low, high), values
 
 
 def mean(
