@@ -29,7 +29,7 @@ from rljax.environments import traits
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, profiles, sinks
 from rljax.language import messages, parse, reached, settings
-from rljax.models.checkpoints import families, weights
+from rljax.models.checkpoints import families, tensors, weights
 from rljax.training.config import PhaseConfig
 from rljax.training.learning import optimizers
 from rljax.training.phases import Phase as Phase
@@ -109,7 +109,7 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
     """Return a copy of a config; where ``weights`` names a folder, the shape is read from the config.json there.
 
     Raises:
-      ValueError: a folder has no config.json, or its model family is unknown.
+      ValueError: a folder has no config.json, its model family is unknown, or its digest is another one.
     """
     config = config.copy_and_resolve_references()
     beside = {f"config.module.{name}": module for name, module in config.module.items()}
@@ -123,6 +123,8 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
             shape = families.read(weights.config(folder))
         except ValueError as error:
             raise ValueError(f"{where}.weights={folder!r}: {error}") from None
+        if network.get("digest") and (sha256 := tensors.digest(folder)) != network.digest:
+            raise ValueError(f"{where}.weights={folder!r}: its digest is {sha256}, and {where}.digest={network.digest!r}")
         network.update({field: x for field, x in shape.items() if where not in beside or field not in _OF_POLICY})
     return config
 

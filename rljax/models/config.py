@@ -21,6 +21,7 @@ class ModelConfig:
     weights: str = setting(
         "", "Folder of a public checkpoint to start from, gs:// too; it decides the shape.", fixed=True
     )
+    digest: str = setting("", "SHA-256 that the safetensors of ``weights`` must have; '': any.", fixed=True)
     mlp: actors.Mlp = group(actors.Mlp, fixed=True)
     denoising: actors.Denoising = group(actors.Denoising, fixed=True)
     architecture: Architecture = group(

@@ -240,6 +240,9 @@ def test_steps_are_labelled_by_the_solution():
             want[place] = 0.5 if right else -0.5
         np.testing.assert_array_equal(paid, want, err_msg=case)
     assert verdict.reward.tolist() == [case.split(";")[-1] == answer for case in cases]
+    strict = on_device.make("arithmetic", strict=True, completion_length=24)
+    verdict = on_device.verify(strict, [index] * len(cases), token, mask)
+    assert verdict.reward.tolist() == [case == f"{one};{two};{answer}" for case in cases]
     assert task.supplies == ("token_reward",) and on_device.make("arithmetic").supplies == ()
 
 
@@ -280,6 +283,7 @@ def test_characters_are_written_by_pieces_and_not_by_bytes(tmp_path):
         ("arithmetic", {"noise": -1}, "noise=-1"),
         ("arithmetic", {"heldout": 0.0}, "heldout: 0.0"),
         ("arithmetic", {"step_reward": 1.0, "working": False}, "step_reward: 1.0 pays steps of the working"),
+        ("arithmetic", {"strict": True, "working": False}, "strict: True judges steps of the working"),
         ("arithmetic", {"digits": 5, "operators": "*", "working": False}, "digits: 5 .* beyond int32"),
         ("arithmetic", {"prompt_length": 5}, "prompt_length: 5 tokens are too few; these settings need 6"),
         ("arithmetic", {"completion_length": 19}, "completion_length: 19 tokens are too few; these settings need 20"),

@@ -104,6 +104,7 @@ class Steps(NamedTuple):
 
     ends: jax.Array  # [P, T] bool, whether a step ends there that is right or wrong
     right: jax.Array  # [P, T] bool, whether a right one ends there
+    complete: jax.Array  # [P] bool, whether nothing is missing before the answer, if all steps are right
     parts: dict[str, jax.Array]  # [P] each
 
 
@@ -134,13 +135,16 @@ class Common:
         0.0, "Paid where a step of the working, or the row, ends right, and charged where it ends wrong; 0: no steps."
     )
 
+    strict: bool = setting(False, "Whether an answer is correct only behind a whole working without a wrong step.")
+
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range."""
         settings.check(self)
         if not 0 < self.heldout < 1:
             raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
-        if self.step_reward and not self.working:
-            raise ValueError(f"step_reward: {self.step_reward} pays steps of the working; set working to True")
+        for name, what in (("step_reward", "pays"), ("strict", "judges")):
+            if getattr(self, name) and not self.working:
+                raise ValueError(f"{name}: {getattr(self, name)} {what} steps of the working; set working to True")
 
 
 def solution(rules: Rules, value: jax.Array) -> Solution:

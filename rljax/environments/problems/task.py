@@ -110,38 +110,42 @@ class Problems(written.WrittenTask):
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
         Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. The
-        rules may measure more parts and another reward, 0 where it is unparseable. With ``step_reward`` tokens are
-        paid too, see ``_paid``.
+        rules may measure more parts and another reward, 0 where it is unparseable. With ``strict`` the steps count too, and
+        with ``step_reward`` tokens are paid, see ``_paid``.
         """
         text, value, rules = characters.read(self.bound, token, mask), self.values(index, split), self.rules
         final = characters.last(text.code, ";")
         parseable, correct = rules.judge(value, final)
         parseable, correct = parseable & text.ended, parseable & text.ended & correct
-        steps = rules.judge_steps(value, text.code) if isinstance(rules, rules_lib.Stepwise) else None
-        paid = self._paid(value, text.code, mask, correct, steps) if self.common.step_reward else None
+        steps = paid = None
+        if isinstance(rules, rules_lib.Stepwise):
+            steps = rules.judge_steps(value, text.code)
+        elif self.common.strict or self.common.step_reward:
+            steps = self._compared(value, text.code)
+        if steps and self.common.strict:
+            correct &= steps.complete & jnp.all(steps.right | ~steps.ends, axis=1)
+        if steps and self.common.step_reward:
+            paid = self._paid(steps, mask, correct)
         measured = isinstance(rules, rules_lib.Measured)
         reward, parts = rules.measure(value, final, parseable) if measured else (None, {})
         parts |= steps.parts if steps else {}
         verdict = written.verdict(parseable, correct, **parts).replace(token_reward=paid)
         return verdict if reward is None else verdict.replace(reward=jnp.where(parseable, reward, 0.0))
 
-    def _paid(
-        self,
-        value: jax.Array,
-        code: jax.Array,
-        mask: jax.Array,
-        correct: jax.Array,
-        steps: rules_lib.Steps | None,
-    ) -> jax.Array:
+    def _compared(self, value: jax.Array, code: jax.Array) -> rules_lib.Steps:
+        """Compare each step of the working, which ends at ``;``, with the step of the same number in the solution."""
+        working = rules_lib.solution(self.rules, value).working
+        ends, right = rules_lib.steps(code, working)
+        return rules_lib.Steps(ends, right, jnp.sum(ends, 1) == jnp.sum(working == ord(";"), 1), {})
+
+    def _paid(self, steps: rules_lib.Steps, mask: jax.Array, correct: jax.Array) -> jax.Array:
         """Return what is paid where a step ends, ``[B, T]``: ``step_reward`` if it is right, its negative if wrong.
 
-        A step of the working ends at ``;`` and is right if it is the step of the same number in the solution, or if the
-        rules judge it so; the last one ends with the row and is right if the answer is.
+        The last step ends with the row and is right if the answer is.
         """
-        ends, right = steps[:2] if steps else rules_lib.steps(code, rules_lib.solution(self.rules, value).working)
         last = ops.last_token((mask > 0).astype(jnp.float32)) > 0
-        right = jnp.where(last, correct[:, None], right)
-        return jnp.where(ends | last, jnp.where(right, 1.0, -1.0), 0.0) * jnp.float32(self.common.step_reward)
+        right = jnp.where(last, correct[:, None], steps.right)
+        return jnp.where(steps.ends | last, jnp.where(right, 1.0, -1.0), 0.0) * jnp.float32(self.common.step_reward)
 
     @property
     def alphabet(self) -> str:

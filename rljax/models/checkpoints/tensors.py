@@ -4,6 +4,7 @@ The library of that name reads whole local files, or needs a framework for bfloa
 from disk or from gs://. No other format is read, pickle in particular.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from rljax.models.checkpoints import headers
 
 _DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 INDEX = "model.safetensors.index.json"
+_CHUNK = 2**24  # bytes that are hashed at a time
 
 
 class Tensor(NamedTuple):
@@ -43,6 +45,19 @@ class Tensor(NamedTuple):
         shape = (self.shape[0] // count, *self.shape[1:])
         size = np.dtype(_DTYPES[self.dtype]).itemsize * math.prod(shape)
         return [Tensor(self.path, self.dtype, shape, self.start + i * size) for i in range(count)]
+
+
+def digest(folder: str) -> str:
+    """Return the SHA-256 of the safetensors of a folder, one file after the other by name, as ``sha256sum`` prints it.
+
+    Raises:
+      ValueError: as ``index``.
+    """
+    whole = hashlib.sha256()
+    for path in sorted({tensor.path for tensor in index(folder).values()}):
+        for start in range(0, storage.size(path), _CHUNK):
+            whole.update(storage.read(path, start, start + _CHUNK))
+    return whole.hexdigest()
 
 
 def index(folder: str) -> dict[str, Tensor]:

@@ -98,8 +98,8 @@ def wide(tree: types.Tree) -> types.Tree:
 
 
 def muon(
-    learning_rate: float,
-    adam_learning_rate: float | None = None,
+    learning_rate: optax.ScalarOrSchedule,
+    adam_learning_rate: optax.ScalarOrSchedule | None = None,
     beta: float = 0.95,
     weight_decay: float = 0.0,
     consistent_rms: float | None = None,

@@ -198,6 +198,9 @@ def agrees(task, problems, texts):
     verdict, kinds = judge(task, texts), [p.judge(text) for p, text in zip(problems, texts, strict=True)]
     for i, (problem, text, steps) in enumerate(zip(problems, texts, kinds, strict=True)):
         correct = text.rpartition(";")[2] == str(problem.values[problem.asked])
+        if task.common.strict:
+            shown = any(step in problem.forms(problem.asked) for step in text.split(";")[:-1])
+            correct &= shown and {*steps} <= {"right", "needless"}
         assert (verdict.outcome[i] == CORRECT) == correct, (text, problem.quantities)
         for kind in KINDS:
             assert verdict.parts[kind][i] == steps.count(kind), (kind, text, steps, problem.quantities)
@@ -227,7 +230,7 @@ def solved(task, problems, texts, domains, operations, depth):
 
 
 def test_problems_solutions_and_steps():
-    task = make(operations=(2, 3), distractors=1, step_reward=1.0, completion_length=200)
+    task = make(operations=(2, 3), distractors=1, step_reward=1.0, strict=True, completion_length=200)
     problems, texts, domains = pose(task, 96)
     solved(task, problems, texts, domains, (2, 3), None)
     assert {problem.wording for problem in problems} == {*WORDINGS}
@@ -237,6 +240,7 @@ def test_problems_solutions_and_steps():
         for i, (problem, text) in enumerate(zip(problems, texts, strict=True))
     ]
     assert {kind for kinds in agrees(task, problems, wrong) for kind in kinds} == {"right", *KINDS}
+    assert agrees(task, problems, [text.rpartition(";")[2] for text in texts]) == [[]] * len(texts)
     for settings, message in (
         ({"operations": (3, 2)}, r"operations: \(3, 2\) is empty"),
         ({"operations": 1}, "operations=1: must be"),
@@ -304,7 +308,7 @@ def mutated(problem, text, rng):
     ("settings", "operations", "depth"),
     [
         *(({"wording": wording, "operations": (2, 6), "distractors": 3}, (2, 6), None) for wording in WORDINGS),
-        ({"operations": (7, 10), "modulus": 11}, (7, 10), None),
+        ({"operations": (7, 10), "modulus": 11, "strict": True}, (7, 10), None),
         ({"operations": (4, 5), "depth": (3, 4), "distractors": 0}, (4, 5), (3, 4)),
         ({"operations": 6, "depth": (6, 6), "distractors": 8}, (6, 6), (6, 6)),
     ],

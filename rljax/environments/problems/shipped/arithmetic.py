@@ -113,6 +113,7 @@ def arithmetic(
     prompt_length: int | None = None,
     completion_length: int | None = None,
     step_reward: float = 0.0,
+    strict: bool = False,
 ) -> task.Problems | mixed.Mixed:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
@@ -135,6 +136,7 @@ def arithmetic(
       prompt_length: tokens of a prompt; None: as many as needed.
       completion_length: tokens of a completion, end-of-sequence included; None: as many as demonstrations need.
       step_reward: paid where a column's sum, or the row, ends right, and charged where it ends wrong.
+      strict: whether an answer is correct only behind the whole working, without a wrong sum.
 
     Returns:
       The task, not yet bound to a tokenizer.
@@ -142,7 +144,7 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward)
+    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward, strict)
     if isinstance(digits, tuple):
         if len(digits) < 2 or len(set(digits)) < len(digits):
             raise ValueError(f"digits: {digits} is not a number, or several different ones")

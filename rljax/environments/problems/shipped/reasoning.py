@@ -80,7 +80,8 @@ class Reasoning:
     definition and the values of its operands, and write its residue; a sum may have its operands exchanged. Parts are
     the share of steps that are ``right``, and the number of those that are not: ``unknown``, without a quantity;
     ``operands``, another definition; ``premature``, before a step of an operand; ``arithmetic``, a wrong value,
-    also one copied from an earlier step; ``needless``, of a distractor, or once more.
+    also one copied from an earlier step; ``needless``, of a distractor, or once more. With ``strict`` an answer
+    needs a right step of the quantity that is asked, and no wrong step but needless ones: guesses do not count.
     """
 
     operations: Operations | tuple[Operations, Operations] = setting(
@@ -198,14 +199,17 @@ class Reasoning:
         done = before(named) | (graph.kind == 0)[:, None]
         ready = (kind == 0) | (at(done, a) & ((kind < 4) | at(done, b)))
         needless = which >= self._givens + self._computed
-        needless |= at(before(matched == whole[:, None]), which)
+        written_right = matched == whole[:, None]
+        needless |= at(before(written_right), which)
+        asked = self._givens + self._computed - 1
         kinds, rest = dict[str, jax.Array](), ends
         tests = (~known, same < start, ~ready, ~complete, needless)
         for name, failed in zip(self.parts[1:], tests, strict=True):
             kinds[name], rest = rest & failed, rest & ~failed
         counts = {name: jnp.sum(x, axis=1) for name, x in kinds.items()}
         share = jnp.sum(rest, axis=1) / jnp.maximum(jnp.sum(ends, axis=1), 1)
-        return rules.Steps(ends & ~kinds["needless"], rest, {"right": share, **counts})
+        complete = jnp.any(written_right[:, :, asked] & ends, axis=1)
+        return rules.Steps(ends & ~kinds["needless"], rest, complete, {"right": share, **counts})
 
     @property
     def domain_names(self) -> tuple[str, ...]:
