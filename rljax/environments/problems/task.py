@@ -110,8 +110,8 @@ class Problems(written.WrittenTask):
         """Judge the text between the last ``;`` and end-of-sequence; reward 1 if it is correct, else 0.
 
         Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. The
-        rules may measure more parts and another reward, 0 where it is unparseable. With ``strict`` the steps count too, and
-        with ``step_reward`` tokens are paid, see ``_paid``.
+        rules may measure more parts and another reward, 0 where it is unparseable. With ``strict`` the steps count
+        too, and with ``step_reward`` tokens are paid, see ``_paid``.
         """
         text, value, rules = characters.read(self.bound, token, mask), self.values(index, split), self.rules
         final = characters.last(text.code, ";")

@@ -20,7 +20,7 @@ from rljax.environments.problems.shipped import graphs
 from tests.support import on_device
 
 CORRECT, WRONG = types.Outcome.CORRECT, types.Outcome.WRONG
-NAME = r"([a-z]{3} [a-z]{3})"
+NAME = r"([a-z]{3}(?: [a-z]{3})?|[A-Z])"
 WORDINGS = ("formula", "plain", "phrases")
 KINDS = ("unknown", "operands", "premature", "arithmetic", "needless")
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
@@ -224,7 +224,7 @@ def solved(task, problems, texts, domains, operations, depth):
         assert len(problem.quantities) - len(problem.needed) == task.rules.distractors
         steps = text.split(";")
         assert steps[-1] == str(problem.values[problem.asked]) and len(steps) == len(problem.needed) + 1
-        assert all(step in problem.forms(step[:7]) for step in steps[:-1])
+        assert all(step in problem.forms(step.partition("=")[0]) for step in steps[:-1])
         assert len(text) < task.completion_length
     assert {*domains.tolist()} == {*range(most - least + 1)}
 
@@ -278,7 +278,7 @@ def mutated(problem, text, rng):
         steps[place] = f"{name}={definition}={changed}"
     elif kind == "operands":
         others = sorted({*problem.quantities} - {*operands(problem.quantities[name])})
-        first, operator, rest = definition[:7], definition[7], definition[8:]
+        first, operator, rest = re.fullmatch("([A-Za-z ]+)([-+*])(.*)", definition).groups()
         sign = rng.choice(sorted({*"+-*"} - {operator}))
         changed = rng.choice(
             [f"{rng.choice(others)}{operator}{rest}", f"{first}{sign}{rest}", f"{first}{operator}{rest}9", first]
@@ -288,10 +288,15 @@ def mutated(problem, text, rng):
         needs = [
             i
             for i in computed
-            if any(not isinstance(problem.quantities[x], int) for x in operands(problem.quantities[steps[i][:7]]))
+            if any(
+                not isinstance(problem.quantities[x], int)
+                for x in operands(problem.quantities[steps[i].partition("=")[0]])
+            )
         ]
         place = rng.choice(needs)
-        steps = [step for step in steps[:place] if isinstance(problem.quantities[step[:7]], int)] + [steps[place]]
+        steps = [step for step in steps[:place] if isinstance(problem.quantities[step.partition("=")[0]], int)] + [
+            steps[place]
+        ]
     else:
         unknown = {
             name for name in problem.quantities if not isinstance(problem.quantities[name], int)
@@ -308,8 +313,8 @@ def mutated(problem, text, rng):
     ("settings", "operations", "depth"),
     [
         *(({"wording": wording, "operations": (2, 6), "distractors": 3}, (2, 6), None) for wording in WORDINGS),
-        ({"operations": (7, 10), "modulus": 11, "strict": True}, (7, 10), None),
-        ({"operations": (4, 5), "depth": (3, 4), "distractors": 0}, (4, 5), (3, 4)),
+        ({"operations": (7, 10), "modulus": 11, "strict": True, "names": "letters"}, (7, 10), None),
+        ({"operations": (4, 5), "depth": (3, 4), "distractors": 0, "names": "words"}, (4, 5), (3, 4)),
         ({"operations": 6, "depth": (6, 6), "distractors": 8}, (6, 6), (6, 6)),
     ],
 )

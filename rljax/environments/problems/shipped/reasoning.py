@@ -5,6 +5,7 @@ quantity that is needed, ``red ink=3;hot tea=red ink+5=3+5=8;8``.
 """
 
 import dataclasses
+import itertools
 from typing import Annotated, Literal, NamedTuple
 
 import jax
@@ -20,10 +21,19 @@ from rljax.types import Range
 
 Operations = Annotated[int, Range(2, 12)]
 _THINGS = "ink tea oil hay ice jam wax rye".split()
-_NAMES = [f"{kind} {thing}" for kind in "red hot old raw dry new tan wet".split() for thing in _THINGS]
+_NAMES = {
+    "pairs": [f"{kind} {thing}" for kind in "red hot old raw dry new tan wet".split() for thing in _THINGS],
+    "words": [
+        *"ant ape ash axe bag bat bay bed bee bow box bud bug bus cab cap".split(),
+        *"car cat cod cow cup dam day den dog ear eel egg elk elm fan fig".split(),
+        *"fox gem gum hat hen hut ink ivy jam jar key kid lid log map mud".split(),
+        *"net nut oak oil owl pan pea pen pig pot ram rat rug sea ski sun".split(),
+    ],
+    "letters": [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ"],
+}
 _TIMES = ["twice", *(f"{n} times" for n in range(3, 10))]
-# columns of what a capital letter in a template stands for: X is defined by A, B and the number N, or M in words; P and
-# R are the values of A and B, and V is that of X
+# columns of what a capital letter in a template stands for, at most: X is defined by A, B and the number N, or M in
+# words; P and R are the values of A and B, and V is that of X
 _WIDTHS = {"X": 7, "A": 7, "B": 7, "N": 2, "M": 7, "P": 2, "R": 2, "V": 2}
 # of each wording a sentence for each of ``graphs.KINDS``, and the question
 _WORDINGS = {
@@ -37,13 +47,8 @@ _WORDINGS = {
         *("X: sum of A and B. ", "X: A less B. ", "how much X?"),
     ),
 }
-_LETTERS = "".join([*_NAMES, *_TIMES, *(text for each in _WORDINGS.values() for text in each)])
+_TEXTS = [*_TIMES, *itertools.chain(*_NAMES.values(), *_WORDINGS.values())]
 _STEPS = ("X=V;", "X=A+N=P+N=V;", "X=A-N=P-N=V;", "X=A*N=P*N=V;", "X=A+B=P+R=V;", "X=A-B=P-R=V;")
-
-
-def _width(template: str, digits: int = 2) -> int:
-    """Return the most characters of a template whose numbers ``N`` have as many digits."""
-    return sum(_WIDTHS.get(c, 1) for c in template) - (2 - digits) * template.count("N")
 
 
 def _table(templates: tuple[str, ...]) -> np.ndarray:
@@ -93,11 +98,14 @@ class Reasoning:
     )
     modulus: Annotated[int, Range(11, 97)] = setting(23, "The prime modulo which everything is computed.")
     wording: Literal["formula", "plain", "phrases"] | None = setting(None, "How prompts are worded; None: drawn.")
+    names: Literal["pairs", "words", "letters"] = setting(
+        "pairs", "Names of quantities: 64 pairs of 8 and 8 words, 64 words, or 26 letters."
+    )
 
     name = "reasoning"
     leading = 1
     parts = ("right", "unknown", "operands", "premature", "arithmetic", "needless")
-    alphabet = "".join(sorted({c for c in _LETTERS if c not in _WIDTHS} | set("0123456789")))
+    alphabet = "".join(sorted({*"0123456789", *"".join(_TEXTS)}))
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or is incompatible with another."""
@@ -128,14 +136,16 @@ class Reasoning:
         kinds, order = len(graphs.KINDS), jnp.argsort(self._split(value)["order"], axis=1)
         shown = [_WORDINGS[name] for name in self._wordings]
         sentences = tuple(sentence for each in shown for sentence in each[:kinds])
-        text = _write(graph, sentences, kinds * wording + graph.kind, jnp.tile(jnp.arange(count), (rows, 1)))
+        text = _write(
+            self.names, graph, sentences, kinds * wording + graph.kind, jnp.tile(jnp.arange(count), (rows, 1))
+        )
         text = jnp.where(graph.present[:, :, None], text, 0)[jnp.arange(rows)[:, None], order]
         asked = jnp.full((rows, 1), self._givens + self._computed - 1)
-        question = _write(graph, tuple(each[kinds] for each in shown), wording, asked)
+        question = _write(self.names, graph, tuple(each[kinds] for each in shown), wording, asked)
         longest = max(
-            _width(each[kinds])
-            + self._most([_width(s, 2 if s is each[0] else 1) for s in each[:kinds]])
-            + self.distractors * max(map(_width, each[:kinds]))
+            self._width(each[kinds])
+            + self._most([self._width(s, 2 if s is each[0] else 1) for s in each[:kinds]])
+            + self.distractors * max(map(self._width, each[:kinds]))
             for each in shown
         )
         return characters.pack(characters.line(rows, text.reshape(rows, -1), question[:, 0]), longest)
@@ -162,8 +172,8 @@ class Reasoning:
         of = jnp.stack([a, b, step], axis=2).reshape(len(value), -1)
         shown = jnp.concatenate([stated, done[:, :, None]], axis=2).reshape(of.shape)
         kind = jnp.where(of < first, 0, jnp.take_along_axis(graph.kind, of, axis=1))
-        working = jnp.where(shown[:, :, None], _write(graph, _STEPS, kind, of, values), 0)
-        longest = self._most([_width(s, 1) for s in _STEPS])
+        working = jnp.where(shown[:, :, None], _write(self.names, graph, _STEPS, kind, of, values), 0)
+        longest = self._most([self._width(s, 1) for s in _STEPS])
         return rules.Solution(
             characters.pack(working.reshape(len(value), -1), longest),
             characters.decimal(values[:, computed.stop - 1], 2),
@@ -180,8 +190,10 @@ class Reasoning:
         ends, steps = written == ord(";"), self._right_steps(graph)
         whole = jnp.sum(steps[:, : graph.kind.shape[1]] != 0, axis=2)  # the characters of a right step
         matched = _matched(steps, written, ends)
-        definition = jnp.where(graph.kind == 0, whole, jnp.where(graph.kind < 4, _width("X=A+N=", 1), _width("X=A+B=")))
-        named = matched >= _width("X=")
+        definition = jnp.where(
+            graph.kind == 0, whole, jnp.where(graph.kind < 4, self._width("X=A+N=", 1), self._width("X=A+B="))
+        )
+        named = matched >= self._width("X=")
         which, known = jnp.argmax(named, axis=2), jnp.any(named, axis=2)  # names differ, so at most one
         same = jnp.take_along_axis(matched, which[:, :, None], axis=2)[:, :, 0]
         kind, a, b, start, full = (
@@ -252,7 +264,7 @@ class Reasoning:
             "other": (residues, self.distractors),
             "kind": (len(graphs.KINDS), self.distractors),
             "operand": (2**16, 2 * self.distractors),
-            "name": (2**16, len(_NAMES)),
+            "name": (2**16, len(_NAMES[self.names])),
             "order": (2**16, count),
             "wording": (len(self._wordings), 1),
         }
@@ -260,6 +272,11 @@ class Reasoning:
     def _split(self, value: jax.Array) -> dict[str, jax.Array]:
         ends = np.cumsum([count for _, count in self._layout.values()])[:-1].tolist()
         return dict(zip(self._layout, jnp.split(value, ends, axis=1), strict=True))
+
+    def _width(self, template: str, digits: int = 2) -> int:
+        """Return the most characters of a template whose numbers ``N`` have as many digits."""
+        widths = _WIDTHS | dict.fromkeys("XAB", len(_NAMES[self.names][0])) | {"N": digits}
+        return sum(widths.get(c, 1) for c in template)
 
     def _most(self, width: list[int]) -> int:
         """Return the most characters of the needed quantities, from those of each of ``graphs.KINDS``."""
@@ -319,17 +336,25 @@ class Reasoning:
         values, of = self._values(graph), jnp.broadcast_to(jnp.arange(graph.kind.shape[1]), graph.kind.shape)
         commutes = graph.kind == 4
         swapped = graph._replace(a=jnp.where(commutes, graph.b, graph.a), b=jnp.where(commutes, graph.a, graph.b))
-        text = jnp.concatenate([_write(each, _STEPS, graph.kind, of, values) for each in (graph, swapped)], axis=1)
+        text = jnp.concatenate(
+            [_write(self.names, each, _STEPS, graph.kind, of, values) for each in (graph, swapped)], axis=1
+        )
         text = jnp.where(jnp.tile(graph.present, (1, 2))[:, :, None], text, 0)
         return characters.pack(text.reshape(-1, text.shape[2]), text.shape[2]).reshape(text.shape)
 
 
 def _write(
-    graph: _Graph, templates: tuple[str, ...], which: jax.Array, of: jax.Array, values: jax.Array | None = None
+    names: str,
+    graph: _Graph,
+    templates: tuple[str, ...],
+    which: jax.Array,
+    of: jax.Array,
+    values: jax.Array | None = None,
 ) -> jax.Array:
     """Write templates about quantities: code points ``[P, N, W]``, with gaps.
 
     Args:
+      names: of quantities, a key of ``_NAMES``.
       graph: the quantities.
       templates: texts in which capital letters stand for the fields of ``_WIDTHS``.
       which: ``[P, N]``, the template.
@@ -337,8 +362,9 @@ def _write(
       values: ``[P, Q]`` of the quantities; None: the templates have none.
     """
     a, b, number, name = (jnp.take_along_axis(x, of, axis=1) for x in (graph.a, graph.b, graph.number, graph.name))
-    names, times = characters.words(_NAMES), characters.words(_TIMES)
-    fields = [names[name], *(names[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b)), _decimal(number)]
+    table, times = characters.words(_NAMES[names]), characters.words(_TIMES)
+    table = jnp.pad(table, ((0, 0), (0, _WIDTHS["X"] - table.shape[1])))
+    fields = [table[name], *(table[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b)), _decimal(number)]
     fields.append(times[jnp.clip(number - 2, 0, len(_TIMES) - 1)])
     if values is not None:
         fields += [_decimal(jnp.take_along_axis(values, x, axis=1)) for x in (a, b, of)]
