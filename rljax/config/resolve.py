@@ -124,9 +124,7 @@ def complete(config: schema.ConfigDict) -> schema.ConfigDict:
         except ValueError as error:
             raise ValueError(f"{where}.weights={folder!r}: {error}") from None
         if network.get("digest") and (sha256 := tensors.digest(folder)) != network.digest:
-            raise ValueError(
-                f"{where}.weights={folder!r}: its digest is {sha256}, and {where}.digest={network.digest!r}"
-            )
+            raise ValueError(f"{where}.digest={network.digest!r}: the digest of {folder!r} is {sha256}")
         network.update({field: x for field, x in shape.items() if where not in beside or field not in _OF_POLICY})
     return config
 

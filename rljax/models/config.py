@@ -37,7 +37,11 @@ class ModelConfig:
         attention="blocked",
     )
 
-    __post_init__ = settings.check
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range."""
+        settings.check(self)
+        if self.digest and not self.weights:
+            raise ValueError(f"digest={self.digest!r}: is the digest of a folder; set weights")
 
     def network(
         self, vocabulary: int, placeholder: int = -1, output: Literal["logits", "scalar", "both"] = "logits"

@@ -1,5 +1,6 @@
 """Files of others that are not what they should be: each is refused in one line that names the file."""
 
+import hashlib
 import json
 import os
 import random
@@ -97,6 +98,17 @@ def test_a_malformed_model_folder_is_refused_in_one_line(group, tmp_path):
     }
     call = opened if group else lambda folder: resolve.complete(tiny.config(model__weights=str(folder)))
     assert cases and problems_of(cases, sound, call, tmp_path) == {}
+
+
+def test_a_folder_must_have_the_digest_that_is_set(tmp_path):
+    folder = sound(tmp_path / "model")
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("*.safetensors")))
+    digest = hashlib.sha256(content).hexdigest()
+    resolve.complete(tiny.config(model__weights=str(folder), model__digest=digest))
+    with pytest.raises(ValueError, match=f"config.model.digest='{'0' * 64}': the digest of .* is {digest}"):
+        resolve.complete(tiny.config(model__weights=str(folder), model__digest="0" * 64))
+    with pytest.raises(ValueError, match=r"model\.digest='00': .*set weights"):
+        resolve.check(tiny.config(model__digest="00"))
 
 
 def test_a_config_may_claim_any_number_of_tensors(tmp_path):

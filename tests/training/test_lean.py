@@ -136,7 +136,7 @@ def start():
 @pytest.mark.full
 def test_muon_moves_each_layers_matrices_as_matrices_and_the_rest_by_adam():
     params, gradient = start()
-    moved, state = one_update("muon(0.01, adam_learning_rate=0.002)", params, gradient)
+    moved, state = one_update("muon(constant_schedule(0.01), adam_learning_rate=0.002)", params, gradient)
     peer = optax.contrib.muon(0.01)  # by itself it takes what has two dimensions
     for name, rows in (("query", 16), ("attention_output", 16), ("down", 24)):
         matrices = {str(i): gradient["layers"][name][i].reshape(rows, -1) for i in range(2)}
