@@ -1,11 +1,12 @@
 """What is special about a kind of problems, ``Rules``, and the settings that all have, ``Common``."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.environments import characters
 from rljax.language import settings
@@ -118,6 +119,23 @@ class Stepwise(Protocol):
         ...
 
 
+def graded(ends: jax.Array, tests: dict[str, jax.Array], unpaid: str = "") -> Steps:
+    """Return the steps ``[P, T]`` that end somewhere, each of the kind of the first test that it fails, or right.
+
+    Args:
+      ends: ``[P, T]`` bool.
+      tests: for each kind, ``[P, T]`` bool, whether the step that ends there fails; the parts are their numbers, and
+        ``right``, the share of steps that fail none.
+      unpaid: the kind that is neither right nor wrong.
+    """
+    kinds, rest = dict[str, jax.Array](), ends
+    for name, failed in tests.items():
+        kinds[name], rest = rest & failed, rest & ~failed
+    counts = {name: jnp.sum(x, axis=1) for name, x in kinds.items()}
+    share = jnp.sum(rest, axis=1) / jnp.maximum(jnp.sum(ends, axis=1), 1)
+    return Steps(ends & ~kinds[unpaid] if unpaid else ends, rest, {"right": share, **counts})
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
     """Settings that all such tasks have."""
@@ -141,6 +159,12 @@ class Common:
             raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
         if self.step_reward and not self.working:
             raise ValueError(f"step_reward: {self.step_reward} pays steps of the working; set working to True")
+
+
+def split(layout: Mapping[str, tuple[int, int]], value: jax.Array) -> dict[str, jax.Array]:
+    """Split problems ``[P, n]`` into kinds of integers, of each of which a layout has the values and the number."""
+    ends = np.cumsum([count for _, count in layout.values()])[:-1].tolist()
+    return dict(zip(layout, jnp.split(value, ends, axis=1), strict=True))
 
 
 def solution(rules: Rules, value: jax.Array) -> Solution:

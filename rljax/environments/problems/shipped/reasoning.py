@@ -199,13 +199,8 @@ class Reasoning:
         ready = (kind == 0) | (at(done, a) & ((kind < 4) | at(done, b)))
         needless = which >= self._givens + self._computed
         needless |= at(before(matched == whole[:, None]), which)
-        kinds, rest = dict[str, jax.Array](), ends
         tests = (~known, same < start, ~ready, ~complete, needless)
-        for name, failed in zip(self.parts[1:], tests, strict=True):
-            kinds[name], rest = rest & failed, rest & ~failed
-        counts = {name: jnp.sum(x, axis=1) for name, x in kinds.items()}
-        share = jnp.sum(rest, axis=1) / jnp.maximum(jnp.sum(ends, axis=1), 1)
-        return rules.Steps(ends & ~kinds["needless"], rest, {"right": share, **counts})
+        return rules.graded(ends, dict(zip(self.parts[1:], tests, strict=True)), "needless")
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -254,8 +249,7 @@ class Reasoning:
         }
 
     def _split(self, value: jax.Array) -> dict[str, jax.Array]:
-        ends = np.cumsum([count for _, count in self._layout.values()])[:-1].tolist()
-        return dict(zip(self._layout, jnp.split(value, ends, axis=1), strict=True))
+        return rules.split(self._layout, value)
 
     def _most(self, width: list[int]) -> int:
         """Return the most characters of the needed quantities, from those of each of ``graphs.KINDS``."""
