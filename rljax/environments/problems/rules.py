@@ -197,6 +197,25 @@ def steps(written: jax.Array, working: jax.Array) -> tuple[jax.Array, jax.Array]
     return ends, ends & (wrong == at_last(wrong, ends))
 
 
+def matched(steps: jax.Array, written: jax.Array, ends: jax.Array) -> jax.Array:
+    """Return how many characters each step of completions shares with the beginning of right ones, where it ends.
+
+    Args:
+      steps: ``[P, Q, W]``, without gaps; a ``;`` at the end counts.
+      written: ``[P, T]``, without gaps.
+      ends: ``[P, T]`` bool, where steps end.
+
+    Returns:
+      ``[P, T, Q]`` int16.
+    """
+    place = jnp.minimum(places(written)[1] - 1, steps.shape[2])  # what is longer differs
+    right = jnp.pad(jnp.swapaxes(steps, 1, 2), ((0, 0), (0, 1), (0, 0))).astype(jnp.int8)
+    equal = jnp.take_along_axis(right, place[:, :, None], axis=1) == written[:, :, None]
+    wrong, ends = jnp.cumsum(~equal, axis=1, dtype=jnp.int16), ends[:, :, None]
+    count = jnp.cumsum(wrong == at_last(wrong, ends), axis=1, dtype=jnp.int16)
+    return count - at_last(count, ends)
+
+
 def places(code: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the number of each character's step, and that of the character in it, from 1, ``[P, K]`` each."""
     ends, count = code == ord(";"), jnp.cumsum(code != 0, axis=1)

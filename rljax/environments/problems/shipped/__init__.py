@@ -10,8 +10,9 @@
 ``paths.py``          a shortest path in a graph with lengths
 ``pictures/``         tasks with pictures
 ``reasoning.py``      word problems over dependency graphs
-``shapes.py``         shapes of problems in classes, one split each, for ``backtracking``
+``shapes.py``         shapes of problems in classes, one split each, for ``backtracking`` and ``traces``
 ``steps.py``          one step after the other: operations modulo a number, functions of a list, replacements in a text,
                       exchanges of neighbours
+``traces.py``         programs of assignments, conditionals and loops, line by line
 ====================  ================================================================================
 """

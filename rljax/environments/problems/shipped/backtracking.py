@@ -94,7 +94,7 @@ class Backtracking:
     def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
         """Write the search and the path."""
         count, goal, _, names = self._graph(value)
-        step = jnp.asarray(self._table[0][2], jnp.int32)[self._row(value)]
+        step = jnp.asarray(self._table[0][2])[self._row(value)].astype(jnp.int32)
         back, x, y, rows = step >= _BACK, step // 32 % 32, step % 32, jnp.arange(len(value))[:, None]
         total = count[:, None] + self.decoys
         other = jnp.where(off > 0, (y + 1 + (off - 1) % (total - 1)) % total, y)
@@ -186,8 +186,8 @@ class Backtracking:
         An edge is 32 times its first junction, plus the other one; those that are absent are the largest.
         """
         x, row = rules.split(self._layout, value), self._row(value)
-        (count, goal), edge = jnp.asarray(self._table[0][0], jnp.int32)[row].T, self._table[0][1]
-        edge = jnp.asarray(np.where(edge, edge, _NAMES * 32), jnp.int32)[row]
+        ends, edge = (jnp.asarray(section)[row].astype(jnp.int32) for section in self._table[0][:2])
+        (count, goal), edge = ends.T, jnp.where(edge > 0, edge, _NAMES * 32)
         decoy = count[:, None] + jnp.arange(self.decoys)[None]
         edge = jnp.concatenate([edge, decoy * 32 + x["decoy"] % decoy], axis=1)
         order = jnp.argsort(edge // 32, axis=1)

@@ -41,6 +41,12 @@ _LETTERS = "".join([*_NAMES, *_TIMES, *(text for each in _WORDINGS.values() for 
 _STEPS = ("X=V;", "X=A+N=P+N=V;", "X=A-N=P-N=V;", "X=A*N=P*N=V;", "X=A+B=P+R=V;", "X=A-B=P-R=V;")
 
 
+def check_prime(modulus: int) -> None:
+    """Raise ValueError if a modulus below 121 is not a prime."""
+    if not all(modulus % divisor for divisor in range(2, 10)):
+        raise ValueError(f"modulus: {modulus} is not a prime")
+
+
 def _width(template: str, digits: int = 2) -> int:
     """Return the most characters of a template whose numbers ``N`` have as many digits."""
     return sum(_WIDTHS.get(c, 1) for c in template) - (2 - digits) * template.count("N")
@@ -107,8 +113,7 @@ class Reasoning:
         if self.depth is not None and not self.depth[0] <= min(self.depth[1], low):
             why = "is empty" if self.depth[0] > self.depth[1] else f"asks for longer chains than operations={low} gives"
             raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {low}")
-        if not all(self.modulus % divisor for divisor in range(2, 10)):  # of numbers below 121
-            raise ValueError(f"modulus: {self.modulus} is not a prime")
+        check_prime(self.modulus)
 
     @property
     def radices(self) -> list[int]:
@@ -178,7 +183,7 @@ class Reasoning:
         graph = self._graph(value)
         ends, steps = written == ord(";"), self._right_steps(graph)
         whole = jnp.sum(steps[:, : graph.kind.shape[1]] != 0, axis=2)  # the characters of a right step
-        matched = _matched(steps, written, ends)
+        matched = jnp.max(rules.matched(steps, written, ends).reshape(*written.shape, 2, -1), axis=2)
         definition = jnp.where(graph.kind == 0, whole, jnp.where(graph.kind < 4, _width("X=A+N=", 1), _width("X=A+B=")))
         named = matched >= _width("X=")
         which, known = jnp.argmax(named, axis=2), jnp.any(named, axis=2)  # names differ, so at most one
@@ -339,22 +344,6 @@ def _write(
 
 def _decimal(number: jax.Array) -> jax.Array:
     return characters.decimal(number.reshape(-1), 2).reshape(*number.shape, 2)
-
-
-def _matched(steps: jax.Array, written: jax.Array, ends: jax.Array) -> jax.Array:
-    """Return how many characters each step shares with the beginning of right steps, ``[P, T, Q]``, where it ends.
-
-    Args:
-      steps: ``[P, 2 Q, W]``, without gaps, two of each quantity.
-      written: ``[P, T]``, without gaps.
-      ends: ``[P, T]`` bool, where steps end.
-    """
-    place = jnp.minimum(rules.places(written)[1] - 1, steps.shape[2])  # what is longer differs
-    right = jnp.pad(jnp.swapaxes(steps, 1, 2), ((0, 0), (0, 1), (0, 0))).astype(jnp.int8)
-    equal = jnp.take_along_axis(right, place[:, :, None], axis=1) == written[:, :, None]
-    wrong, ends = jnp.cumsum(~equal, axis=1, dtype=jnp.int16), ends[:, :, None]
-    count = jnp.cumsum(wrong == rules.at_last(wrong, ends), axis=1, dtype=jnp.int16)
-    return jnp.max((count - rules.at_last(count, ends)).reshape(*written.shape, 2, -1), axis=2)
 
 
 reasoning = constructors.of(Reasoning)
