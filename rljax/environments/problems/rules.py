@@ -1,12 +1,11 @@
 """What is special about a kind of problems, ``Rules``, and the settings that all have, ``Common``."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.environments import characters
 from rljax.language import settings
@@ -159,12 +158,6 @@ class Common:
             raise ValueError(f"heldout: {self.heldout} is not strictly between 0 and 1")
         if self.step_reward and not self.working:
             raise ValueError(f"step_reward: {self.step_reward} pays steps of the working; set working to True")
-
-
-def split(layout: Mapping[str, tuple[int, int]], value: jax.Array) -> dict[str, jax.Array]:
-    """Split problems ``[P, n]`` into kinds of integers, of each of which a layout has the values and the number."""
-    ends = np.cumsum([count for _, count in layout.values()])[:-1].tolist()
-    return dict(zip(layout, jnp.split(value, ends, axis=1), strict=True))
 
 
 def solution(rules: Rules, value: jax.Array) -> Solution:

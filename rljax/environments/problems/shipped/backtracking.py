@@ -10,12 +10,10 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.environments import characters
 from rljax.environments.problems import constructors, rules
 from rljax.environments.problems.shipped import shapes
-from rljax.language import settings
 from rljax.language.settings import setting
 from rljax.types import Range
 
@@ -27,7 +25,7 @@ Length = Annotated[int, Range(1, 8)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Backtracking:
+class Backtracking(shapes.Shaped):
     """Find a path between two junctions of a directed graph without cycles; ``ab`` is an edge from ``a`` to ``b``.
 
     Every path from the start to the goal is a correct answer. A demonstration is a depth-first search, which takes
@@ -56,23 +54,15 @@ class Backtracking:
     decoys: Annotated[int, Range(0, 8)] = setting(3, "Junctions that cannot be reached.")
 
     name = "backtracking"
-    leading = 1
+    knob = "dead_ends"
+    unit = "dead end"
     parts = ("right", "unknown", "place", "edge", "repeat", "back")
     alphabet = _LETTERS + " >!:"
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a setting is out of range, or no shapes are as asked."""
-        settings.check(self)
-        for name in ("dead_ends", "length"):
-            low, high = self._range if name == "dead_ends" else self.length
-            if low > high:
-                raise ValueError(f"{name}: {getattr(self, name)} is empty; give (least, most)")
-        _ = self._table
-
-    @property
-    def radices(self) -> list[int]:
-        """The class of the shape first."""
-        return [radix for radix, count in self._layout.values() for _ in range(count)]
+        """Raise ValueError if a setting is out of range."""
+        super().__post_init__()
+        self.check_order("length", self.length)
 
     @property
     def mistakes(self) -> tuple[int, int]:
@@ -82,7 +72,7 @@ class Backtracking:
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write the edges, those from a junction in the order of the search, the start and the goal."""
         _, goal, edge, code = self._graph(value)
-        rank = jnp.argsort(jnp.argsort(rules.split(self._layout, value)["order"], axis=1), axis=1)
+        rank = jnp.argsort(jnp.argsort(self.split(value)["order"], axis=1), axis=1)
         order = jnp.argsort(jnp.sort(edge // 32 * 64 + rank, axis=1) % 64, axis=1)  # edges are sorted by junction
         edge = jnp.take_along_axis(edge, order, axis=1)
         x, y = (jnp.take_along_axis(code, jnp.minimum(at, _NAMES - 1), axis=1) for at in (edge // 32, edge % 32))
@@ -94,7 +84,7 @@ class Backtracking:
     def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
         """Write the search and the path."""
         count, goal, _, names = self._graph(value)
-        step = jnp.asarray(self._table[0][2])[self._row(value)].astype(jnp.int32)
+        step = shapes.pick(self._table, self.split(value))[2]
         back, x, y, rows = step >= _BACK, step // 32 % 32, step % 32, jnp.arange(len(value))[:, None]
         total = count[:, None] + self.decoys
         other = jnp.where(off > 0, (y + 1 + (off - 1) % (total - 1)) % total, y)
@@ -146,26 +136,13 @@ class Backtracking:
         return rules.graded(ends, dict(zip(self.parts[1:], tests, strict=True)))
 
     @property
-    def domain_names(self) -> tuple[str, ...]:
-        """A text for each number of dead ends."""
-        low, high = self._range
-        return tuple(f"{number} dead end{'s' * (number > 1)}" for number in range(low, high + 1))
-
-    def domain(self, value: jax.Array) -> jax.Array:
-        """Return which of the numbers of dead ends problems have, ``[P]``."""
-        return rules.split(self._layout, value)["domain"][:, 0]
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.dead_ends if isinstance(self.dead_ends, tuple) else (self.dead_ends, self.dead_ends)
-
-    @property
-    def _table(self) -> tuple[list[np.ndarray], np.ndarray]:
+    def _table(self) -> shapes.Table:
         """The numbers of the junctions and of the goal; the edges; the steps of the search."""
-        return _shapes(self._range, self.length, self.depth, self.branching, self.joins, _NAMES - self.decoys)
+        why, most = "dead_ends: searches with dead ends", _NAMES - self.decoys
+        return shapes.table(_draw, self.range, why, self.length, self.depth, self.branching, self.joins, most)
 
     @property
-    def _layout(self) -> dict[str, tuple[int, int]]:
+    def layout(self) -> dict[str, tuple[int, int]]:
         """The number of values of each kind of integer of a problem, and how many there are."""
         large = 2**16
         return {
@@ -177,16 +154,13 @@ class Backtracking:
             "order": (large, self._table[0][1].shape[1] + self.decoys),
         }
 
-    def _row(self, value: jax.Array) -> jax.Array:
-        return shapes.pick(self._table[1], value[:, 1], value[:, 0], value[:, 2])
-
     def _graph(self, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Return the junctions that can be reached ``[P]``, the goal ``[P]``, edges ``[P, E]`` and names ``[P, N]``.
 
         An edge is 32 times its first junction, plus the other one; those that are absent are the largest.
         """
-        x, row = rules.split(self._layout, value), self._row(value)
-        ends, edge = (jnp.asarray(section)[row].astype(jnp.int32) for section in self._table[0][:2])
+        x = self.split(value)
+        ends, edge, _ = shapes.pick(self._table, x)
         (count, goal), edge = ends.T, jnp.where(edge > 0, edge, _NAMES * 32)
         decoy = count[:, None] + jnp.arange(self.decoys)[None]
         edge = jnp.concatenate([edge, decoy * 32 + x["decoy"] % decoy], axis=1)
@@ -245,18 +219,6 @@ def _walk(
     visited = visited | jnp.where(enters, 1 << y, 0)
     new = jnp.where(moves, jnp.where((on > 0) | forward, y, x), stands)
     return (level, visited, new), (x != stands, repeat, back)
-
-
-@functools.cache
-def _shapes(
-    dead_ends: tuple[int, int], length: tuple[int, int], depth: int, branching: int, joins: int, most: int
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the shapes of ``Backtracking``, of at most ``most`` junctions."""
-
-    def draw(random: random_lib.Random, number: int) -> tuple[str, shapes.Sections] | None:
-        return _draw(random, number, length, depth, branching, joins, most)
-
-    return shapes.table(draw, range(dead_ends[0], dead_ends[1] + 1), "dead_ends: searches with dead ends")
 
 
 def _draw(

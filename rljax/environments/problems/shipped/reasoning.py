@@ -13,8 +13,7 @@ import numpy as np
 
 from rljax.environments import characters
 from rljax.environments.problems import constructors, rules
-from rljax.environments.problems.shipped import graphs
-from rljax.language import settings
+from rljax.environments.problems.shipped import graphs, shapes
 from rljax.language.settings import setting
 from rljax.types import Range
 
@@ -73,7 +72,7 @@ class _Graph(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reasoning:
+class Reasoning(shapes.Shaped):
     """Find a quantity that is defined by others, which sums, differences and multiples modulo a prime define.
 
     The splits share no shape: no graph of the quantities that are needed, with their operations, in which sums commute.
@@ -100,25 +99,22 @@ class Reasoning:
     wording: Literal["formula", "plain", "phrases"] | None = setting(None, "How prompts are worded; None: drawn.")
 
     name = "reasoning"
-    leading = 1
+    knob = "operations"
+    unit = "operation"
     parts = ("right", "unknown", "operands", "premature", "arithmetic", "needless")
     alphabet = "".join(sorted({c for c in _LETTERS if c not in _WIDTHS} | set("0123456789")))
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or is incompatible with another."""
-        settings.check(self)
-        low, high = self._range
-        if low > high:
-            raise ValueError(f"operations: {self.operations} is empty; give (least, most)")
-        if self.depth is not None and not self.depth[0] <= min(self.depth[1], low):
-            why = "is empty" if self.depth[0] > self.depth[1] else f"asks for longer chains than operations={low} gives"
-            raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {low}")
+        super().__post_init__()
+        if self.depth is not None and not self.depth[0] <= min(self.depth[1], self.range[0]):
+            why = (
+                "is empty"
+                if self.depth[0] > self.depth[1]
+                else f"asks for longer chains than operations={self.range[0]} gives"
+            )
+            raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {self.range[0]}")
         check_prime(self.modulus)
-
-    @property
-    def radices(self) -> list[int]:
-        """The shape first."""
-        return [radix for radix, count in self._layout.values() for _ in range(count)]
 
     @property
     def mistakes(self) -> tuple[int, int]:
@@ -127,9 +123,9 @@ class Reasoning:
 
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write a sentence for each quantity, and the question."""
-        graph, wording = self._graph(value), self._split(value)["wording"]
+        graph, wording = self._graph(value), self.split(value)["wording"]
         rows, count = graph.kind.shape
-        kinds, order = len(graphs.KINDS), jnp.argsort(self._split(value)["order"], axis=1)
+        kinds, order = len(graphs.KINDS), jnp.argsort(self.split(value)["order"], axis=1)
         shown = [_WORDINGS[name] for name in self._wordings]
         sentences = tuple(sentence for each in shown for sentence in each[:kinds])
         text = _write(graph, sentences, kinds * wording + graph.kind, jnp.tile(jnp.arange(count), (rows, 1)))
@@ -154,7 +150,7 @@ class Reasoning:
             j = jnp.broadcast_to(jnp.maximum(place - back, 0), a.shape)
             fits = jnp.take_along_axis(graph.present, j, axis=1) & (a != j) & ~(two & (b == j))
             other = jnp.where(fits & (place >= back), j, other)
-        wrong = slip & (self._split(value)["slip"] == 0) & (other >= 0)
+        wrong = slip & (self.split(value)["slip"] == 0) & (other >= 0)
         omitted = slip & ~wrong
         graph = graph._replace(a=graph.a.at[:, computed].set(jnp.where(wrong, other, a)))
         values, done = self._values(graph, off, omitted), graph.present[:, computed] & ~omitted
@@ -208,22 +204,8 @@ class Reasoning:
         return rules.graded(ends, dict(zip(self.parts[1:], tests, strict=True)), "needless")
 
     @property
-    def domain_names(self) -> tuple[str, ...]:
-        """A text for each number of operations."""
-        low, high = self._range
-        return tuple(f"{number} operations" for number in range(low, high + 1))
-
-    def domain(self, value: jax.Array) -> jax.Array:
-        """Return which of the numbers of operations problems have, ``[P]``."""
-        return self._split(value)["domain"][:, 0]
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.operations if isinstance(self.operations, tuple) else (self.operations, self.operations)
-
-    @property
     def _computed(self) -> int:
-        return self._range[1]
+        return self.range[1]
 
     @property
     def _givens(self) -> int:
@@ -234,7 +216,7 @@ class Reasoning:
         return tuple(_WORDINGS) if self.wording is None else (self.wording,)
 
     @property
-    def _layout(self) -> dict[str, tuple[int, int]]:
+    def layout(self) -> dict[str, tuple[int, int]]:
         """The number of values of each kind of integer of a problem, and how many there are."""
         computed, residues = self._computed, self.modulus - 1
         count = self._givens + computed + self.distractors
@@ -253,17 +235,14 @@ class Reasoning:
             "wording": (len(self._wordings), 1),
         }
 
-    def _split(self, value: jax.Array) -> dict[str, jax.Array]:
-        return rules.split(self._layout, value)
-
     def _most(self, width: list[int]) -> int:
         """Return the most characters of the needed quantities, from those of each of ``graphs.KINDS``."""
         two = min(graphs.binaries(self._computed), self._computed)
         return self._givens * width[0] + two * max(width[4:]) + (self._computed - two) * max(width[1:4])
 
     def _graph(self, value: jax.Array) -> _Graph:
-        x, first, last = self._split(value), self._givens, self._givens + self._computed
-        table, start = (jnp.asarray(part) for part in graphs.band(*self._range, self.depth))
+        x, first, last = self.split(value), self._givens, self._givens + self._computed
+        table, start = (jnp.asarray(part) for part in graphs.band(*self.range, self.depth))
         domain, least = x["domain"][:, 0], x["class"][:, 0]
         count = (start[domain + 1] - start[domain] - least + graphs.CLASSES - 1) // graphs.CLASSES
         shape = table[start[domain] + least + graphs.CLASSES * (x["shape"][:, 0] % count)]
@@ -333,17 +312,17 @@ def _write(
     """
     a, b, number, name = (jnp.take_along_axis(x, of, axis=1) for x in (graph.a, graph.b, graph.number, graph.name))
     names, times = characters.words(_NAMES), characters.words(_TIMES)
-    fields = [names[name], *(names[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b)), _decimal(number)]
+    fields = [
+        names[name],
+        *(names[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b)),
+        characters.decimal(number, 2),
+    ]
     fields.append(times[jnp.clip(number - 2, 0, len(_TIMES) - 1)])
     if values is not None:
-        fields += [_decimal(jnp.take_along_axis(values, x, axis=1)) for x in (a, b, of)]
+        fields += [characters.decimal(jnp.take_along_axis(values, x, axis=1), 2) for x in (a, b, of)]
     template = jnp.asarray(_table(templates))[which]
     field = jnp.take_along_axis(jnp.concatenate(fields, axis=2), jnp.maximum(-1 - template, 0), axis=2)
     return jnp.where(template < 0, field, template)
-
-
-def _decimal(number: jax.Array) -> jax.Array:
-    return characters.decimal(number.reshape(-1), 2).reshape(*number.shape, 2)
 
 
 reasoning = constructors.of(Reasoning)

@@ -1,18 +1,15 @@
 """Traces of programs: ``a=3,b=a+4,if b>5:a=a*2,a?`` answered by the lines in turn, ``a=3;b=a+4=7;a=a*2=6;6``."""
 
 import dataclasses
-import functools
 import random as random_lib
 from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.environments import characters
 from rljax.environments.problems import constructors, rules
 from rljax.environments.problems.shipped import reasoning, shapes
-from rljax.language import settings
 from rljax.language.settings import setting
 from rljax.types import Range
 
@@ -50,7 +47,7 @@ class _Program(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traces:
+class Traces(shapes.Shaped):
     """Run a program of assignments, conditionals and loops modulo a prime, and find the value of a variable.
 
     ``for 3:(a=a+b,b=b*2)`` runs its lines three times, and ``else:`` belongs to the ``if`` before it. Conditions are
@@ -74,23 +71,15 @@ class Traces:
     modulus: Annotated[int, Range(11, 97)] = setting(23, "The prime modulo which everything is computed.")
 
     name = "traces"
-    leading = 1
+    knob = "operations"
+    unit = "operation"
     parts = ("right", "branch", "line", "arithmetic")
     alphabet = "".join(sorted({*_LETTERS, *"0123456789+-*=,<>:()? ", *"ifelsefor"}))
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range."""
-        settings.check(self)
-        low, high = self._range
-        if low > high:
-            raise ValueError(f"operations: {self.operations} is empty; give (least, most)")
+        super().__post_init__()
         reasoning.check_prime(self.modulus)
-        _ = self._table
-
-    @property
-    def radices(self) -> list[int]:
-        """The class of the shape first."""
-        return [radix for radix, count in self._layout.values() for _ in range(count)]
 
     @property
     def mistakes(self) -> tuple[int, int]:
@@ -99,7 +88,7 @@ class Traces:
 
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write the lines, and the question."""
-        program, x = self._program(value), rules.split(self._layout, value)
+        program, x = self._program(value), self.split(value)
         lines, y = program.lines, _run(program, self.modulus)[1]
         taken, up = lines.executed > 0, x["compare"] == 0
         up = jnp.where(taken, ((y == self.modulus - 1) | up) & (y > 0), up)  # no residue is below 0 or above p - 1
@@ -108,7 +97,7 @@ class Traces:
         fields = {
             "Y": _name(program, lines.guard)[:, :, None],
             ">": jnp.where(up, ord(">"), ord("<"))[:, :, None],
-            "N": _decimal(low + x["limit"] % jnp.maximum(high - low, 1)),
+            "N": characters.decimal(low + x["limit"] % jnp.maximum(high - low, 1), 2),
             "K": lines.guard[:, :, None] + ord("0"),
         }
         none = jnp.zeros((*lines.kind.shape, 1), jnp.int32)
@@ -116,7 +105,7 @@ class Traces:
         for i, text in enumerate(_PREFIXES):
             columns = jnp.concatenate([*(fields.get(c, none + ord(c)) for c in text), *[none] * 8], axis=2)
             prefix = jnp.where((lines.prefix == i)[:, :, None], columns[:, :, :8], prefix)
-        number = jnp.where((lines.kind == 1)[:, :, None], _decimal(program.number), 0)
+        number = jnp.where((lines.kind == 1)[:, :, None], characters.decimal(program.number, 2), 0)
         closes = none + jnp.where(lines.closes > 0, ord(")"), 0)[:, :, None]
         text = jnp.concatenate([prefix, _definition(program), number, closes, none + ord(",")], axis=2)
         shown = (lines.kind > 0) & (lines.source == jnp.arange(self._lines)[None])
@@ -166,23 +155,10 @@ class Traces:
         return rules.graded(ends, dict(zip(self.parts[1:], (x.T for x in tests), strict=True)))
 
     @property
-    def domain_names(self) -> tuple[str, ...]:
-        """A text for each number of operations."""
-        low, high = self._range
-        return tuple(f"{number} operations" for number in range(low, high + 1))
-
-    def domain(self, value: jax.Array) -> jax.Array:
-        """Return which of the numbers of operations problems have, ``[P]``."""
-        return rules.split(self._layout, value)["domain"][:, 0]
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.operations if isinstance(self.operations, tuple) else (self.operations, self.operations)
-
-    @property
-    def _table(self) -> tuple[list[np.ndarray], np.ndarray]:
+    def _table(self) -> shapes.Table:
         """The variable that is asked, the widths of prompts and workings; the lines."""
-        return _shapes(self._range, self.variables, self.loops)
+        why = "operations: programs with lines"
+        return shapes.table(_draw, self.range, why, self.variables, self.loops)
 
     @property
     def _lines(self) -> int:
@@ -193,7 +169,7 @@ class Traces:
         return self._table[0][0].max(axis=0)[1:].tolist()
 
     @property
-    def _layout(self) -> dict[str, tuple[int, int]]:
+    def layout(self) -> dict[str, tuple[int, int]]:
         """The number of values of each kind of integer of a problem, and how many there are."""
         large, lines = 2**16, self._lines
         return {
@@ -208,22 +184,16 @@ class Traces:
             "name": (large, len(_LETTERS)),
         }
 
-    def _row(self, value: jax.Array) -> jax.Array:
-        return shapes.pick(self._table[1], value[:, 1], value[:, 0], value[:, 2])
-
     def _program(self, value: jax.Array) -> _Program:
-        x, row, ((about, table), _) = rules.split(self._layout, value), self._row(value), self._table
-        lines = jnp.asarray(table.astype(np.int8))[row].astype(jnp.int32).reshape(len(value), self._lines, -1)
+        x = self.split(value)
+        about, lines = shapes.pick(self._table, x)
+        lines = lines.reshape(len(value), self._lines, -1)
         lines = _Lines(*jnp.moveaxis(lines, 2, 0))
         number = jnp.where(lines.kind == 1, x["number"] + 1, x["digit"] + 2)
         number, operator = (jnp.take_along_axis(each, lines.source, axis=1) for each in (number, x["operator"]))
         name = jnp.asarray(characters.codes(_LETTERS), jnp.int32)[jnp.argsort(x["name"], axis=1)]
         operator = operator % jnp.where(lines.kind == 2, 3, 2)
-        return _Program(lines, number, operator, name, jnp.asarray(about[:, :1])[row].astype(jnp.int32))
-
-
-def _decimal(number: jax.Array) -> jax.Array:
-    return characters.decimal(number.reshape(-1), 2).reshape(*number.shape, 2)
+        return _Program(lines, number, operator, name, about[:, :1])
 
 
 def _name(program: _Program, variable: jax.Array) -> jax.Array:
@@ -244,7 +214,7 @@ def _steps(program: _Program, values: jax.Array) -> jax.Array:
     """Write the steps that give values ``[P, U]`` to lines, ``[P, U, 9]``, with gaps."""
     kind, ends = program.lines.kind, jnp.full_like(values, ord(";"))
     equals = jnp.where(kind > 1, ord("="), 0)
-    parts = [_definition(program), equals[:, :, None], _decimal(jnp.maximum(values, 0)), ends[:, :, None]]
+    parts = [_definition(program), equals[:, :, None], characters.decimal(jnp.maximum(values, 0), 2), ends[:, :, None]]
     return jnp.where((kind > 0)[:, :, None], jnp.concatenate(parts, axis=2), 0)
 
 
@@ -284,16 +254,6 @@ def _run(
     return written.T, guards.T, final[rows, program.asked[:, 0]]
 
 
-@functools.cache
-def _shapes(operations: tuple[int, int], variables: int, loops: bool) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the shapes of ``Traces``."""
-
-    def draw(random: random_lib.Random, number: int) -> tuple[str, shapes.Sections] | None:
-        return _draw(random, number, variables, loops)
-
-    return shapes.table(draw, range(operations[0], operations[1] + 1), "operations: programs with lines")
-
-
 def _draw(random: random_lib.Random, number: int, variables: int, loops: bool) -> tuple[str, shapes.Sections] | None:
     """Draw a program, whose variables are numbered in the order of their first assignment."""
     lines, text, defined, done, width = list[dict[str, int]](), "", 0, 0, 2
@@ -304,11 +264,8 @@ def _draw(random: random_lib.Random, number: int, variables: int, loops: bool) -
     def assign(fresh: bool) -> dict[str, int]:
         nonlocal defined
         kind = 2 + (defined > 1 and below(2)) if defined and not (fresh and below(8) == 0) else 1
-        a, b, fresh = (
-            below(defined),
-            below(defined - 1),
-            fresh and defined < variables and (not defined or below(2) > 0),
-        )
+        fresh = fresh and defined < variables and (not defined or below(2) > 0)
+        a, b = below(defined), below(defined - 1)
         line = {"kind": kind, "target": defined if fresh else below(defined)}
         defined += fresh
         return line | ({"a": a} if kind > 1 else {}) | ({"b": b + (b >= a)} if kind > 2 else {})
