@@ -269,5 +269,5 @@ def test_prompts_are_different_and_answers_are_even():
     assert abs(most - float(stated) / 100) < 4 * math.sqrt(0.05 / 6000)
     taken = [problem.taken for problem in problems["train"] if problem.taken is not None]
     assert abs(np.mean(taken) - 0.5) < 4 * math.sqrt(0.25 / len(taken))
-    ((prompt, text),) = re.findall(r"^\| `traces` \| `(.+)` \| `(.+)` \|", page, re.M)
+    ((prompt, text),) = re.findall(r"^\| `traces` \| `([^`]+)` \| `([^`]+)` \|", page, re.M)
     assert Problem(prompt).solution() == text
