@@ -17,9 +17,9 @@ path a function or class under ``@task``; modules are imported when needed.
 
 ===================  ==========================================================================================
 ``problems/``        device tasks of numbered problems: ``sorting``, ``chain``, ``formulas``, ``paths``, ``rewriting``,
-                     ``lists``, ``reasoning``; ``arithmetic`` is made of the same parts; several tasks that take turns,
-                     ``mixed``; with a picture in the prompt, ``drawn``: ``counting``, ``charts``, ``labyrinth``,
-                     ``screen``, ``scene``, ``geometry``, ``document``
+                     ``lists``, ``reasoning``, ``backtracking``, ``traces``; ``arithmetic`` is made of the same parts;
+                     several tasks that take turns, ``mixed``; with a picture in the prompt, ``drawn``: ``counting``,
+                     ``charts``, ``labyrinth``, ``screen``, ``scene``, ``geometry``, ``document``
 ``questions/``       host tasks over rows of files: ``jsonl``, ``parquet``, ``hugging_face``, ...; ``code``, programs;
                      ``gym``, the generators of reasoning-gym
 ``traits.py``        ``traits(task)``: who judges a task, its turns, seats and rows, and what its rows hold

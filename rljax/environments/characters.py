@@ -53,12 +53,12 @@ def line(rows: int, *parts: str | jax.Array) -> jax.Array:
 
 
 def decimal(value: jax.Array, width: int) -> jax.Array:
-    """Write integers [P] >= 0 in decimal: [P, width], 0 in place of leading zeros."""
+    """Write integers [...] >= 0 in decimal: [..., width], 0 in place of leading zeros."""
     columns = []
     for power in (10**i for i in reversed(range(width))):
         digit = value // power % 10 + ord("0")
         columns.append(digit if power == 1 else jnp.where(value >= power, digit, 0))
-    return jnp.stack(columns, axis=1)
+    return jnp.stack(columns, axis=-1)
 
 
 def signed(value: jax.Array, width: int) -> jax.Array:

@@ -119,6 +119,24 @@ class Stepwise(Protocol):
         ...
 
 
+def graded(ends: jax.Array, complete: jax.Array, tests: dict[str, jax.Array], unpaid: str = "") -> Steps:
+    """Return the steps ``[P, T]`` that end somewhere, each of the kind of the first test that it fails, or right.
+
+    Args:
+      ends: ``[P, T]`` bool.
+      complete: ``[P]`` bool, as in ``Steps``.
+      tests: for each kind, ``[P, T]`` bool, whether the step that ends there fails; the parts are their numbers, and
+        ``right``, the share of steps that fail none.
+      unpaid: the kind that is neither right nor wrong.
+    """
+    kinds, rest = dict[str, jax.Array](), ends
+    for name, failed in tests.items():
+        kinds[name], rest = rest & failed, rest & ~failed
+    counts = {name: jnp.sum(x, axis=1) for name, x in kinds.items()}
+    share = jnp.sum(rest, axis=1) / jnp.maximum(jnp.sum(ends, axis=1), 1)
+    return Steps(ends & ~kinds[unpaid] if unpaid else ends, rest, complete, {"right": share, **counts})
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
     """Settings that all such tasks have."""
@@ -175,6 +193,25 @@ def steps(written: jax.Array, working: jax.Array) -> tuple[jax.Array, jax.Array]
         same &= x[:, :, None] == y[:, None, :]
     wrong = jnp.cumsum(character & ~jnp.any(same, axis=2), axis=1)
     return ends, ends & (wrong == at_last(wrong, ends))
+
+
+def matched(steps: jax.Array, written: jax.Array, ends: jax.Array) -> jax.Array:
+    """Return how many characters each step of completions shares with the beginning of right ones, where it ends.
+
+    Args:
+      steps: ``[P, Q, W]``, without gaps; a ``;`` at the end counts.
+      written: ``[P, T]``, without gaps.
+      ends: ``[P, T]`` bool, where steps end.
+
+    Returns:
+      ``[P, T, Q]`` int16.
+    """
+    place = jnp.minimum(places(written)[1] - 1, steps.shape[2])  # what is longer differs
+    right = jnp.pad(jnp.swapaxes(steps, 1, 2), ((0, 0), (0, 1), (0, 0))).astype(jnp.int8)
+    equal = jnp.take_along_axis(right, place[:, :, None], axis=1) == written[:, :, None]
+    wrong, ends = jnp.cumsum(~equal, axis=1, dtype=jnp.int16), ends[:, :, None]
+    count = jnp.cumsum(wrong == at_last(wrong, ends), axis=1, dtype=jnp.int16)
+    return count - at_last(count, ends)
 
 
 def places(code: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,8 +14,7 @@ import numpy as np
 
 from rljax.environments import characters
 from rljax.environments.problems import constructors, rules
-from rljax.environments.problems.shipped import graphs
-from rljax.language import settings
+from rljax.environments.problems.shipped import graphs, shapes
 from rljax.language.settings import setting
 from rljax.types import Range
 
@@ -51,6 +50,12 @@ _TEXTS = [*_TIMES, *itertools.chain(*_NAMES.values(), *_WORDINGS.values())]
 _STEPS = ("X=V;", "X=A+N=P+N=V;", "X=A-N=P-N=V;", "X=A*N=P*N=V;", "X=A+B=P+R=V;", "X=A-B=P-R=V;")
 
 
+def check_prime(modulus: int) -> None:
+    """Raise ValueError if a modulus below 121 is not a prime."""
+    if not all(modulus % divisor for divisor in range(2, 10)):
+        raise ValueError(f"modulus: {modulus} is not a prime")
+
+
 def _table(templates: tuple[str, ...]) -> np.ndarray:
     """Return templates as rows of code points, or -1 - the column of the fields that stands there; 0 at the end."""
     first = dict(zip(_WIDTHS, np.cumsum([0, *_WIDTHS.values()]).tolist(), strict=False))
@@ -72,7 +77,7 @@ class _Graph(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reasoning:
+class Reasoning(shapes.Shaped):
     """Find a quantity that is defined by others, which sums, differences and multiples modulo a prime define.
 
     The splits share no shape: no graph of the quantities that are needed, with their operations, in which sums commute.
@@ -103,26 +108,22 @@ class Reasoning:
     )
 
     name = "reasoning"
-    leading = 1
+    knob = "operations"
+    unit = "operation"
     parts = ("right", "unknown", "operands", "premature", "arithmetic", "needless")
     alphabet = "".join(sorted({*"0123456789", *"".join(_TEXTS)}))
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or is incompatible with another."""
-        settings.check(self)
-        low, high = self._range
-        if low > high:
-            raise ValueError(f"operations: {self.operations} is empty; give (least, most)")
-        if self.depth is not None and not self.depth[0] <= min(self.depth[1], low):
-            why = "is empty" if self.depth[0] > self.depth[1] else f"asks for longer chains than operations={low} gives"
-            raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {low}")
-        if not all(self.modulus % divisor for divisor in range(2, 10)):  # of numbers below 121
-            raise ValueError(f"modulus: {self.modulus} is not a prime")
-
-    @property
-    def radices(self) -> list[int]:
-        """The shape first."""
-        return [radix for radix, count in self._layout.values() for _ in range(count)]
+        super().__post_init__()
+        if self.depth is not None and not self.depth[0] <= min(self.depth[1], self.range[0]):
+            why = (
+                "is empty"
+                if self.depth[0] > self.depth[1]
+                else f"asks for longer chains than operations={self.range[0]} gives"
+            )
+            raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {self.range[0]}")
+        check_prime(self.modulus)
 
     @property
     def mistakes(self) -> tuple[int, int]:
@@ -131,9 +132,9 @@ class Reasoning:
 
     def prompt(self, value: jax.Array) -> jax.Array:
         """Write a sentence for each quantity, and the question."""
-        graph, wording = self._graph(value), self._split(value)["wording"]
+        graph, wording = self._graph(value), self.split(value)["wording"]
         rows, count = graph.kind.shape
-        kinds, order = len(graphs.KINDS), jnp.argsort(self._split(value)["order"], axis=1)
+        kinds, order = len(graphs.KINDS), jnp.argsort(self.split(value)["order"], axis=1)
         shown = [_WORDINGS[name] for name in self._wordings]
         sentences = tuple(sentence for each in shown for sentence in each[:kinds])
         text = _write(
@@ -160,7 +161,7 @@ class Reasoning:
             j = jnp.broadcast_to(jnp.maximum(place - back, 0), a.shape)
             fits = jnp.take_along_axis(graph.present, j, axis=1) & (a != j) & ~(two & (b == j))
             other = jnp.where(fits & (place >= back), j, other)
-        wrong = slip & (self._split(value)["slip"] == 0) & (other >= 0)
+        wrong = slip & (self.split(value)["slip"] == 0) & (other >= 0)
         omitted = slip & ~wrong
         graph = graph._replace(a=graph.a.at[:, computed].set(jnp.where(wrong, other, a)))
         values, done = self._values(graph, off, omitted), graph.present[:, computed] & ~omitted
@@ -189,7 +190,7 @@ class Reasoning:
         graph = self._graph(value)
         ends, steps = written == ord(";"), self._right_steps(graph)
         whole = jnp.sum(steps[:, : graph.kind.shape[1]] != 0, axis=2)  # the characters of a right step
-        matched = _matched(steps, written, ends)
+        matched = jnp.max(rules.matched(steps, written, ends).reshape(*written.shape, 2, -1), axis=2)
         definition = jnp.where(
             graph.kind == 0, whole, jnp.where(graph.kind < 4, self._width("X=A+N=", 1), self._width("X=A+B="))
         )
@@ -213,33 +214,13 @@ class Reasoning:
         needless = which >= self._givens + self._computed
         written_right = matched == whole[:, None]
         needless |= at(before(written_right), which)
-        asked = self._givens + self._computed - 1
-        kinds, rest = dict[str, jax.Array](), ends
         tests = (~known, same < start, ~ready, ~complete, needless)
-        for name, failed in zip(self.parts[1:], tests, strict=True):
-            kinds[name], rest = rest & failed, rest & ~failed
-        counts = {name: jnp.sum(x, axis=1) for name, x in kinds.items()}
-        share = jnp.sum(rest, axis=1) / jnp.maximum(jnp.sum(ends, axis=1), 1)
-        complete = jnp.any(written_right[:, :, asked] & ends, axis=1)
-        return rules.Steps(ends & ~kinds["needless"], rest, complete, {"right": share, **counts})
-
-    @property
-    def domain_names(self) -> tuple[str, ...]:
-        """A text for each number of operations."""
-        low, high = self._range
-        return tuple(f"{number} operations" for number in range(low, high + 1))
-
-    def domain(self, value: jax.Array) -> jax.Array:
-        """Return which of the numbers of operations problems have, ``[P]``."""
-        return self._split(value)["domain"][:, 0]
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        return self.operations if isinstance(self.operations, tuple) else (self.operations, self.operations)
+        shown = jnp.any(written_right[:, :, self._givens + self._computed - 1] & ends, axis=1)
+        return rules.graded(ends, shown, dict(zip(self.parts[1:], tests, strict=True)), "needless")
 
     @property
     def _computed(self) -> int:
-        return self._range[1]
+        return self.range[1]
 
     @property
     def _givens(self) -> int:
@@ -250,7 +231,7 @@ class Reasoning:
         return tuple(_WORDINGS) if self.wording is None else (self.wording,)
 
     @property
-    def _layout(self) -> dict[str, tuple[int, int]]:
+    def layout(self) -> dict[str, tuple[int, int]]:
         """The number of values of each kind of integer of a problem, and how many there are."""
         computed, residues = self._computed, self.modulus - 1
         count = self._givens + computed + self.distractors
@@ -269,10 +250,6 @@ class Reasoning:
             "wording": (len(self._wordings), 1),
         }
 
-    def _split(self, value: jax.Array) -> dict[str, jax.Array]:
-        ends = np.cumsum([count for _, count in self._layout.values()])[:-1].tolist()
-        return dict(zip(self._layout, jnp.split(value, ends, axis=1), strict=True))
-
     def _width(self, template: str, digits: int = 2) -> int:
         """Return the most characters of a template whose numbers ``N`` have as many digits."""
         widths = _WIDTHS | dict.fromkeys("XAB", len(_NAMES[self.names][0])) | {"N": digits}
@@ -284,8 +261,8 @@ class Reasoning:
         return self._givens * width[0] + two * max(width[4:]) + (self._computed - two) * max(width[1:4])
 
     def _graph(self, value: jax.Array) -> _Graph:
-        x, first, last = self._split(value), self._givens, self._givens + self._computed
-        table, start = (jnp.asarray(part) for part in graphs.band(*self._range, self.depth))
+        x, first, last = self.split(value), self._givens, self._givens + self._computed
+        table, start = (jnp.asarray(part) for part in graphs.band(*self.range, self.depth))
         domain, least = x["domain"][:, 0], x["class"][:, 0]
         count = (start[domain + 1] - start[domain] - least + graphs.CLASSES - 1) // graphs.CLASSES
         shape = table[start[domain] + least + graphs.CLASSES * (x["shape"][:, 0] % count)]
@@ -364,33 +341,14 @@ def _write(
     a, b, number, name = (jnp.take_along_axis(x, of, axis=1) for x in (graph.a, graph.b, graph.number, graph.name))
     table, times = characters.words(_NAMES[names]), characters.words(_TIMES)
     table = jnp.pad(table, ((0, 0), (0, _WIDTHS["X"] - table.shape[1])))
-    fields = [table[name], *(table[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b)), _decimal(number)]
+    fields = [table[name], *(table[jnp.take_along_axis(graph.name, x, axis=1)] for x in (a, b))]
+    fields.append(characters.decimal(number, 2))
     fields.append(times[jnp.clip(number - 2, 0, len(_TIMES) - 1)])
     if values is not None:
-        fields += [_decimal(jnp.take_along_axis(values, x, axis=1)) for x in (a, b, of)]
+        fields += [characters.decimal(jnp.take_along_axis(values, x, axis=1), 2) for x in (a, b, of)]
     template = jnp.asarray(_table(templates))[which]
     field = jnp.take_along_axis(jnp.concatenate(fields, axis=2), jnp.maximum(-1 - template, 0), axis=2)
     return jnp.where(template < 0, field, template)
-
-
-def _decimal(number: jax.Array) -> jax.Array:
-    return characters.decimal(number.reshape(-1), 2).reshape(*number.shape, 2)
-
-
-def _matched(steps: jax.Array, written: jax.Array, ends: jax.Array) -> jax.Array:
-    """Return how many characters each step shares with the beginning of right steps, ``[P, T, Q]``, where it ends.
-
-    Args:
-      steps: ``[P, 2 Q, W]``, without gaps, two of each quantity.
-      written: ``[P, T]``, without gaps.
-      ends: ``[P, T]`` bool, where steps end.
-    """
-    place = jnp.minimum(rules.places(written)[1] - 1, steps.shape[2])  # what is longer differs
-    right = jnp.pad(jnp.swapaxes(steps, 1, 2), ((0, 0), (0, 1), (0, 0))).astype(jnp.int8)
-    equal = jnp.take_along_axis(right, place[:, :, None], axis=1) == written[:, :, None]
-    wrong, ends = jnp.cumsum(~equal, axis=1, dtype=jnp.int16), ends[:, :, None]
-    count = jnp.cumsum(wrong == rules.at_last(wrong, ends), axis=1, dtype=jnp.int16)
-    return jnp.max((count - rules.at_last(count, ends)).reshape(*written.shape, 2, -1), axis=2)
 
 
 reasoning = constructors.of(Reasoning)
