@@ -15,7 +15,7 @@ tests/repository/test_architecture.py lists:
     run/                    host: one run. train, loop, conductor, programs, session, preview, sharding, convert
         producers/              rows that pass through the host: verified, answered, shown, from_files
         members/                several runs: sweep, cohorts, many, results, commands; alone, together compute them
-        evaluation/             evaluate, sample, passk, intervals, episodes, trials, ranking
+        evaluation/             evaluate, sample, loading, passk, intervals, episodes, trials, ranking
         games/                  play, matches, tournament, elo, nashconv
         records/                what a run writes and reads back: checkpoints, metrics, events, journals, identity
         reports/                a run on a page and in the terminal; comparison/ of runs; pages/ what pages are made of
@@ -62,7 +62,7 @@ _NAMES = {  # each public name, and the module that it is, or that defines it
     "default_config": "config.schema:default",
     "evaluate": "run.evaluation.evaluate",
     "get_config": "config.files:load",
-    "load": "run.evaluation.evaluate:load",
+    "load": "run.evaluation.loading:load",
     "make_program": "run.programs:build",
     "make_step": "training.steps:make_step",
     "module": "config.schema:module",

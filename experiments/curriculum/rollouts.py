@@ -115,7 +115,7 @@ def measure(step: steps.Step, params: types.Tree, count: int) -> tuple[float, li
     task, index = step.setup.task, jnp.arange(count, dtype=jnp.int32)
     keys = row_keys(root(1_000_003), 0, index, jnp.zeros_like(index))
     out = step.generate(params, task.prompts(index, "heldout"), keys, 1, step.setup.settings.sampler)
-    right = np.asarray(step.verify(index, out.token, out.mask).outcome) == types.Outcome.CORRECT
+    right = np.asarray(step.verify(index, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT
     domain = np.asarray(task.domain(index, "heldout"))
     return float(right.mean()), [float(right[domain == d].mean()) for d in range(task.domains)]
 

@@ -97,7 +97,7 @@ def measure(step: steps.Step, prompts: int) -> Measure:
         asked = setup.task.prompts(index, "heldout")
         keys = sampling.row_keys(seeds.key(1_000_003), jnp.int32(0), index, jnp.zeros_like(index))
         out = step.generate(params, asked, keys, 1, setup.settings.sampler)
-        right = np.asarray(step.verify(index, out.token, out.mask).outcome) == types.Outcome.CORRECT
+        right = np.asarray(step.verify(index, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT
         context = types.Context(token=asked.token, mask=asked.mask)
         action = types.Action(token=out.token, length=out.length)
         rows = types.Rollout(out.mask, jnp.zeros(prompts), index, context=context, action=action)

@@ -29,7 +29,7 @@ def measure(result: loop.Result) -> dict[str, float]:
     index = np.arange(PROMPTS, dtype=np.int32)
     rows, keys = evaluate.rows_of(index, TRIES, jax.random.key(1, impl="threefry2x32"))
     out = step.generate(result.params, step.setup.task.prompts(jnp.asarray(index), "heldout"), keys, TRIES, sampler)
-    right = np.asarray(step.verify(jnp.asarray(rows), out.token, out.mask).outcome == types.Outcome.CORRECT)
+    right = np.asarray(step.verify(jnp.asarray(rows), "heldout", out.token, out.mask).outcome == types.Outcome.CORRECT)
     length = np.asarray((out.mask > 0).sum(axis=1))
     return {"length of wrong": float(length[~right].mean()), "length of right": float(length[right].mean())}
 

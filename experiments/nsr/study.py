@@ -79,7 +79,7 @@ def measure(step: steps.Step, params: types.Tree, seed: int, prompts: range, tri
     for part in evaluate.parts_of(np.asarray(prompts, np.int32), tries):
         rows, keys = evaluate.rows_of(part, tries, key)
         out = step.generate(params, task.prompts(jnp.asarray(part), "heldout"), keys, tries, sampler)
-        outcome = step.verify(jnp.asarray(rows), out.token, out.mask).outcome
+        outcome = step.verify(jnp.asarray(rows), "heldout", out.token, out.mask).outcome
         right = np.asarray(outcome == types.Outcome.CORRECT).reshape(len(part), tries)
         written = np.where(np.asarray(out.mask) > 0, np.asarray(out.token), -1).reshape(len(part), tries, -1)
         correct += right.sum(axis=1).tolist()

@@ -64,7 +64,7 @@ def pass_at_1(step: steps.Step, params: types.Tree, prompts: int, samples: int) 
     of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), prompts)
     keys = sampling.row_keys(seeds.key(1_000_003), jnp.int32(0), of, number)
     out = step.generate(params, asked, keys, samples, step.setup.settings.sampler)
-    return float(np.mean(np.asarray(step.verify(of, out.token, out.mask).outcome) == types.Outcome.CORRECT))
+    return float(np.mean(np.asarray(step.verify(of, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT))
 
 
 def one(built: Mapping[str, steps.Step], size: Size, seed: int) -> Curves:

@@ -41,9 +41,9 @@ def _read(
             raise ValueError(f"{source}: {error}") from None
         architecture = architectures.Architecture(**fields, param_dtype=dtype or weights.dtype(source))  # type: ignore
         return architecture, weights.load(source, architecture), {}
-    from rljax.run.evaluation import evaluate
+    from rljax.run.evaluation import loading
 
-    program, params, _ = evaluate.load(source, step=step, allow_code=allow_code, module=module)
+    program, params, _ = loading.load(source, step=step, allow_code=allow_code, module=module)
     if program.settings.model.kind != "transformer":
         raise ValueError(f"{source}: a run of a control world, whose network has no public form")
     return program.model(module).architecture, params, tokenizers.files(program.tokenizer)

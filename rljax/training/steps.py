@@ -107,9 +107,9 @@ class Step:
 
     @functools.cached_property
     def verify(self) -> Callable[..., types.Verdict]:
-        """Compiled device verifier of held-out rows: ``(index, token, mask) -> Verdict``."""
+        """Compiled device verifier: ``(index, split, token, mask) -> Verdict``."""
         setup = self.setup
-        return jax.jit(lambda index, token, mask: setup.verify(index, "heldout", token, mask))
+        return jax.jit(lambda *rows: setup.verify(*rows), static_argnums=1)
 
 
 def advance(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.language import errors
+from rljax.transforms import ops
 
 REFERENCE = "reference"  # no module: the policy that ``TrainState.reference`` holds
 LEAST = "least_q"  # no divergence, but asked for like one: E_{a ~ policy} min_i Q_i(s, a) of modules whose logits are Q
@@ -109,9 +110,9 @@ def divergence_needs(divergence: str) -> types.Needs:
 def asked(field: str) -> types.Needs:
     """Return what a module computes for a field in ``Needs.scores``, such as "value"; "top_32" is of ``Scores.top``.
 
-    A name that begins with ``LEAST`` is of ``Scores.divergence``.
+    A name that begins with ``LEAST`` or one of ``ops.MODES`` is of ``Scores.divergence``.
     """
-    if field.startswith(LEAST):
+    if field.startswith((LEAST, *ops.MODES)):
         return types.Needs(divergence=frozenset({field}))
     if field.startswith(_TOP):
         return types.Needs(top=frozenset({int(field.removeprefix(_TOP))}))
@@ -127,7 +128,8 @@ def parts(divergence: str) -> tuple[str, tuple[str, ...], bool]:
 
 def compared(needs: types.Needs) -> frozenset[str]:
     """Return what the divergences over the vocabulary are from: names of modules, and ``REFERENCE``."""
-    names = {name for name in needs.divergence if not top(name)} | _least(needs)
+    read = {field for _, field in needs.scores if field.startswith(ops.MODES)}
+    names = {name for name in needs.divergence if not top(name)} | _least(needs) | read
     return frozenset(module for name in names for module in parts(name)[1])
 
 

@@ -13,7 +13,7 @@ Array = jax.Array
 
 DIVERGENCES = ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation", "alpha_0.5")
 """Exact full-vocabulary divergences from the reference that ``Scores`` may contain; alpha_ takes any number."""
-
+MODES = "greatest", "at_mode"  # no divergences: the log-prob of the policy's most probable token, of the reference's
 ESTIMATORS = typing.get_args(types.Estimator)
 
 
@@ -362,7 +362,7 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
     |p - q| / 2; alpha_a = (1 - sum p^a q^(1 - a)) / (a (1 - a)), which is KL(p || q) at a = 1 and KL(q || p) at a = 0.
 
     Args:
-      name: one of ``DIVERGENCES``, or "alpha_" or "js_" and a number, for js in (0, 1).
+      name: one of ``DIVERGENCES``, or "alpha_" or "js_" and a number, for js in (0, 1); or one of ``MODES``.
       logp: ``[..., V]``, of the policy.
       ref_logp: ``[..., V]``, of the reference.
 
@@ -376,10 +376,10 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
     def kl(left: Array, right: Array) -> Array:
         return jnp.sum(jnp.exp(left) * (left - right), axis=-1)
 
-    if name == "reverse_kl":
-        return kl(logp, ref_logp)
-    if name == "forward_kl":
-        return kl(ref_logp, logp)
+    if name in MODES:
+        return jnp.take_along_axis(logp, jnp.argmax(ref_logp if name == "at_mode" else logp, -1)[..., None], -1)[..., 0]
+    if name in ("reverse_kl", "forward_kl"):
+        return kl(logp, ref_logp) if name == "reverse_kl" else kl(ref_logp, logp)
     if name.startswith("js"):
         middle = jnp.logaddexp(ref_logp + math.log(b := float(name[3:] or 0.5)), logp + math.log1p(-b))
         return b * kl(ref_logp, middle) + (1.0 - b) * kl(logp, middle)
@@ -397,4 +397,4 @@ def divergence(name: str, logp: Array, ref_logp: Array) -> Array:
 
 def is_divergence(name: str) -> bool:
     """Return whether ``divergence`` accepts the name."""
-    return name in DIVERGENCES or re.fullmatch(r"(alpha_-?|js_)[0-9.]+(e-?[0-9]+)?", name) is not None
+    return name in (*DIVERGENCES, *MODES) or re.fullmatch(r"(alpha_-?|js_)[0-9.]+(e-?[0-9]+)?", name) is not None

@@ -31,7 +31,9 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "a_3po": ({}, {"cap": 1.1}),
     "aipo": ({}, {"cap": 1.1}),
     "areal": ({}, {"cap": 1.1}),
+    "arsq": ({}, {"alpha": 0.5, "lam": 0.6}),
     "brpo_budget": ({"length": 6},),
+    "b_coder": ({}, {"scale": 0.5, "gamma": 0.9, "lam": 0.6}),
     "bradley_terry": ({}, {"margin": 0.5}, {"ties": 0.4, "center": 0.1}),
     "cispo": ({}, {"high": 0.05}),
     "clip_cov": ({"share": 0.1, "bounds": (-10.0, 10.0)},),
@@ -49,8 +51,10 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "gmpo": ({}, {"epsilon": 0.1}),
     "grpo_tcr": ({"limit": 5, "cache": 3},),
     "icepop": ({}, {"bounds": (0.95, 1.1)}),
+    "hnpg": ({}, {"bellman": 0.3, "lam": 0.6}),
     "intellect_2": ({}, {"dual": 1.1}),
     "implicit_bradley_terry": ({}, {"beta": 0.3, "margin": 0.5}, {"ties": 0.4, "center": 0.1}),
+    "f_dvl": ({}, {"beta": 2.0, "cap": 1.1, "gamma": 0.5}),
     "ilql": ({}, {"beta": 0.5}),
     "iql": ({}, {"beta": 2.0, "cap": 1.1, "lam": 0.6}, {"steps": 2, "gamma": 0.9}),
     "kl_cov": ({"share": 0.1},),
@@ -352,6 +356,7 @@ def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(cas
 Q = ("logp", "log_normaliser")  # the Q of a token is a logit, their sum
 MODELS = [("prime", 0, 1, ("logp",)), ("oreal", 1, 1, ("value",)), ("archer", 0, 3, ("process",))]
 MODELS += [("iql", 0, 2, Q), ("iql", 1, 2, Q), ("iql", 2, 2, Q), ("ilql", 0, 2, Q), ("q_critics", 1, 1, Q)]
+MODELS += [("f_dvl", 0, 2, Q), ("f_dvl", 1, 2, Q), ("hnpg", 0, 1, Q), ("hnpg", 1, 1, Q), ("arsq", 1, 0, Q)]
 MODELS += [("sac", 0, 1, Q), ("sac", 1, 1, Q), ("cql", 0, 1, Q), ("cql", 1, 1, Q)]
 
 

@@ -72,6 +72,30 @@ def same(direction, *names):
     return dict.fromkeys(names, direction)
 
 
+def arsq():
+    """Return the direction of -(Q - y)^2 / alpha^2, alpha 0.1: Q / alpha = logp + 1, V = alpha (V(s) + 1 - ref)."""
+    y = np.zeros((27, 3))
+    y[:, :2] = 0.99 * 0.1 * (V + 1 - REF)[:, 1:]
+    y[:, 2] = REWARD
+    return contract(P[:, None] * 2 * (y / 0.1 - LOGP - 1) * FULL)
+
+
+def b_coder():
+    """Return the direction of -(logp - 7 + V - y)^2, y = r + V' + ref' - 1: ref is log pi(b'), 1 the largest."""
+    y = np.zeros((27, 3))
+    y[:, :2] = (V + REF - 1)[:, 1:]
+    y[:, 2] = REWARD
+    return contract(P[:, None] * 2 * (y - LOGP + 7 - V) * FULL)
+
+
+def hnpg():
+    """Return the direction of A_t = sum_k (0.99 * 0.95)^k delta, V = 1 everywhere."""
+    a = np.zeros((27, 4))
+    for t in (2, 1, 0):
+        a[:, t] = (REWARD if t == 2 else 0.99) - 1 + 0.99 * 0.95 * a[:, t + 1]
+    return contract(P[:, None] * a[:, :3] * FULL)
+
+
 EXPECTED = {
     # A = r - b with b constant, or of the other row alone: E A(1, .) - E A(0, .) = 1
     **same(J, "reinforce", "rloo", "remax", "filtered_cloning", "score_initial", "digirl", "prime"),
@@ -158,15 +182,18 @@ EXPECTED = {
     "ipo": pairs(lambda h: 2 * (5 - h)),
     # stored rows: weights exp(+-1/2) of a mixed pair, 1 of others; kto: slope beta sigmoid'(beta (Delta - z))
     "awr": advantages(np.exp(HALF)),
-    "iql": advantages(np.full((27, 27), np.exp(3.0))),  # Q - V is 1 at every token
+    **same(advantages(np.full((27, 27), np.exp(3.0))), "iql", "f_dvl"),  # Q - V is 1 at every token
     **same(0 * J, "ilql", "sac", "cql"),  # as gkd's
     "archer": contract(P[:, None] * (V[:, 2:] + 1 - V[:, :1]) * FULL),  # one turn: Q behind it, V before it
+    **{"arsq": arsq(), "b_coder": b_coder(), "hnpg": hnpg()},
     "awac": advantages(np.exp(HALF) / np.exp(HALF).mean()),
     "kto": kto(0.1),
     "simpo": 3 / m * 2 * advantages(antisymmetric(MORE * 2 / 3 * sigmoid(1 - 2 / 3 * GAP))),
     "orpo": orpo(0.1),
     # the policy is not trained
-    **same(0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup", "q_critics"),
+    **same(
+        0 * J, "bradley_terry", "reward_regression", "reward_classifier", "critic_warmup", "q_critics", "b_coder_values"
+    ),
     **same(0 * J, "process_reward_model", "math_shepherd"),
     "p3o": 3 * (J - 0.05 * KL),  # a loss of rows: 3 times (r1 - r2) grad(logp1 - logp2) / 2
     # by definition

@@ -59,6 +59,8 @@ RATIO_FREE |= {
     "where",
     "chain",
     "least_q",  # reads no advantage
+    "q_error",
+    "dueling_error",
 }
 IDENTITIES = {"truncated_importance", "masked_importance", "sequence_masked_importance", "second_moment_mask"}
 IDENTITIES |= {"bernoulli_kl_mask", "off_policy_sequence_mask"}

@@ -10,7 +10,7 @@ import pytest
 import rich.console
 
 from rljax.config import files, schema
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.records import checkpoints
 from rljax.run.reports import show_rollouts
 from tests.data.malformed_cases import DATA, DEEP, FOLDERS, problem, problems, sound
@@ -47,7 +47,7 @@ def test_a_stored_config_that_was_changed_is_refused_in_one_line():
 def test_a_checkpoint_that_is_not_of_a_run_is_refused_in_one_line(extras, tmp_path):
     with checkpoints.Checkpointer(tmp_path / "checkpoints") as saver:
         saver.save(1, test_checkpoint.make_state(1), extras)
-    assert problem(evaluate.load, str(tmp_path)) == ""
+    assert problem(loading.load, str(tmp_path)) == ""
 
 
 ROLLOUT = {"step": 1, "prompt": "1+1=", "completion": "2", "reward": 1.0}

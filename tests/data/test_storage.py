@@ -26,7 +26,7 @@ from rljax.host import owners, workdirs
 from rljax.models import architectures, parameters
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.records import checkpoints, forks, metrics
 from rljax.run.reports import report, show_rollouts
 from rljax.run.reports.comparison import compare
@@ -597,7 +597,7 @@ def test_a_run_in_a_store_can_be_forked_but_not_renamed(runs):
         assert complete.checkpoint.init == f"{place}@6"
         return forks.load(programs.build(complete, tokenizers.load(forks.tokenizer(complete)), ONE))
 
-    _, params, _ = evaluate.load(place)
+    _, params, _ = loading.load(place)
     after = start("main", "more")
     assert after.state is not None and after.step == int(after.state.step) == 6
     same(after.state.params["policy"], params)

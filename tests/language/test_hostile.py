@@ -17,7 +17,7 @@ from rljax.config import files, resolve
 from rljax.data import tokenizers
 from rljax.language import dotted
 from rljax.run import convert, loop
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.records import checkpoints
 from tests.language.hostile_cases import commands
 from tests.support import tiny
@@ -260,7 +260,7 @@ OTHERS = {  # every field of calls, of the run and of phases, and a text inside 
 def test_the_config_of_a_run_executes_nothing(field, path, trace, tmp_path):
     """It names code that can be imported: a marked function, and that of somebody else."""
     run = foreign(tmp_path, **{field: OTHERS[field].format(path=path)})
-    for read in (evaluate.load, lambda run: convert._read(run, None, "", ["study"])):
+    for read in (loading.load, lambda run: convert._read(run, None, "", ["study"])):
         with pytest.raises(ValueError, match=rf"config of the run names '{path}'.*--allow_code={path.split('.')[0]},"):
             read(run)
         assert path.partition(".")[0] not in sys.modules and not trace.exists()
@@ -275,11 +275,11 @@ def test_code_is_allowed_by_package(trace, tmp_path):
     run = foreign(tmp_path, algorithm="sneaky_package.module.f()")
     for allowed in ([STUDY_NAME], ["sneaky", "sneaky_package.mod", "module"]):
         with pytest.raises(ValueError, match=r"the config of the run names"):
-            evaluate.load(run, allow_code=allowed)
+            loading.load(run, allow_code=allowed)
         assert not trace.exists()
     run = foreign(tmp_path / "other", algorithm=f"{STUDY_NAME}.recipe()")
     with pytest.raises(ValueError, match=r"config\.algorithm: .*recipe\(\): "):
-        evaluate.load(run, allow_code=[STUDY_NAME])  # it was called, and returns no algorithm
+        loading.load(run, allow_code=[STUDY_NAME])  # it was called, and returns no algorithm
     assert trace.exists()
 
 
@@ -290,10 +290,10 @@ def test_a_run_may_not_name_a_reward_function_but_who_reads_it_may(trace, tmp_pa
     monkeypatch.chdir(tmp_path)
     task = "jsonl('rows.jsonl', answer='', reward='rewards_of_others:right')"
     with pytest.raises(ValueError, match=r"the config of the run names 'rewards_of_others.right'.*--allow_code"):
-        evaluate.load(foreign(tmp_path / "one", task=task))
+        loading.load(foreign(tmp_path / "one", task=task))
     assert "rewards_of_others" not in sys.modules
     with pytest.raises(ValueError, match=r"heldout=0\.1: holds out"):  # the reward has been resolved
-        evaluate.load(foreign(tmp_path / "two"), task=task)
+        loading.load(foreign(tmp_path / "two"), task=task)
     assert "rewards_of_others" in sys.modules
 
 
@@ -314,7 +314,7 @@ def test_a_run_of_a_study_is_read_with_its_package_allowed(tmp_path):
 def test_the_tokenizer_of_a_run_executes_nothing(trace, tmp_path):
     for number, content in enumerate((PICKLE.format(trace=trace).encode(), pickle.dumps({}), b"\x80\x04")):
         with pytest.raises(ValueError):
-            evaluate.load(foreign(tmp_path / str(number), tokenizer=content))
+            loading.load(foreign(tmp_path / str(number), tokenizer=content))
         assert not trace.exists()
 
 
@@ -325,7 +325,7 @@ def test_a_config_that_is_none_is_one_line(config, tmp_path):
     with checkpoints.Checkpointer(tmp_path / "checkpoints") as saver:
         saver.save(1, state, {"config": config, "tokenizer": ""})
     with pytest.raises(ValueError) as caught:
-        evaluate.load(str(tmp_path))
+        loading.load(str(tmp_path))
     assert "\n" not in str(caught.value)
 
 

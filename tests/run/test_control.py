@@ -9,7 +9,7 @@ import pytest
 
 import rljax
 from rljax.run import convert, loop
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import evaluate, loading
 from rljax.run.reports.comparison import quantities
 from tests.run.members import test_many
 from tests.support import control, tiny
@@ -140,7 +140,7 @@ def test_a_run_is_evaluated_loaded_and_not_converted(tmp_path):
     result = loop.train(c, str(tmp_path / "run"), progress=False, devices=ONE)
     final = result.final[-1]
     assert final["returns"][1] <= final["returns"][0] <= final["returns"][2] and len(final["examples"]) == 4
-    program, params, step = evaluate.load(str(tmp_path / "run"), allow_code=["tests"])
+    program, params, step = loading.load(str(tmp_path / "run"), allow_code=["tests"])
     assert step == 1 and tiny.equal(params, result.state.params["policy"])
     again = evaluate.evaluate(program, params, name="result", step=1, prompts=8, samples=4)
     assert again["returns"] == final["returns"]

@@ -14,17 +14,19 @@ import time
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import rich.console
 
 from experiments.worlds import curves
+from rljax import types
 from rljax.config import files
 from rljax.data import tokenizers
 from rljax.host import workdirs
 from rljax.models.checkpoints import weights
 from rljax.run import convert, loop, preview
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import evaluate, loading
 from rljax.run.records import checkpoints, glossary
 from rljax.run.reports import show_rollouts
 from tests.run import kills
@@ -343,15 +345,24 @@ def test_the_rollouts_of_a_step_are_shown(finished):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_completions_are_judged_by_the_prompts_of_their_split(split):
+    step = tiny.program(task="arithmetic(operands=2, digits=1, working=False)").steps[0]
+    index = jnp.arange(8, dtype=jnp.int32)
+    token, mask = step.setup.task.demonstrations(index, split, jax.random.key(0))
+    assert (step.verify(index, split, token, mask).outcome == types.Outcome.CORRECT).all()
+
+
+@pytest.mark.full
 def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     _, whole, _ = finished
-    program, params, _ = evaluate.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
+    program, params, _ = loading.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
     record = evaluate.evaluate(program, params, name="other", step=0, prompts=8, samples=4)
     assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
     assert len(record["correct"]) == 8 and sum(record["correct"]) == pytest.approx(record["pass_at_k"]["1"][0] * 32)
     assert sum(record["greedy_correct"]) == pytest.approx(record["greedy"][0] * 8)
     with pytest.raises(ValueError, match=r"lacks|missing|character"):
-        evaluate.load(str(whole), "countdown()")
+        loading.load(str(whole), "countdown()")
 
 
 def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):

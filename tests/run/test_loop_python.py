@@ -12,7 +12,7 @@ import pytest
 import rljax
 from rljax.config import schema
 from rljax.run import loop
-from rljax.run.evaluation import evaluate, sample
+from rljax.run.evaluation import loading, sample
 from rljax.run.members import alone
 from rljax.run.records import checkpoints
 from tests.run.loop_cases import ONE
@@ -50,7 +50,7 @@ def test_a_learning_rate_that_becomes_nan_stops_the_run_with_the_parameters_befo
     with pytest.raises(loop.NonFinite, match=r"step 4 .*Not finite in this step: the update") as error:
         loop.train(config, tmp_path, progress=False, devices=ONE)
     assert "A skipped update changes neither parameters nor optimizer state" in str(error.value)
-    program, params, step = evaluate.load(str(tmp_path))
+    program, params, step = loading.load(str(tmp_path))
     assert step == 3
     jax.tree.map(np.testing.assert_array_equal, params, program.steps[0].begin(None, program.key).params["policy"])
 

@@ -1,6 +1,7 @@
 """State-action values in the logits of a module: learned in the loop against enumerated ones, and what is refused."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -13,6 +14,7 @@ from rljax import algorithms, types
 from rljax.config import resolve
 from rljax.methods.advantage import state_action
 from rljax.run import programs
+from rljax.training import phases
 from rljax.transforms import advantage, ops, penalty, surrogate
 from tests.support import tiny
 from tests.training import test_critics
@@ -197,6 +199,30 @@ def test_n_steps_reach_the_return_and_value_only_its_states():
     np.testing.assert_allclose(target(lam=1.0), target(steps=9))
 
 
+@pytest.mark.parametrize(
+    ("divergence", "conjugate"), [("chi_square", lambda x: x + x**2 / 4), ("total_variation", abs)]
+)
+def test_the_dual_of_a_divergence_has_its_minimum_nearer_the_largest_q_the_larger_its_weight(divergence, conjugate):
+    """Of total variation it is a quantile: the share (1 - weight) / weight of Q is above V."""
+    q = np.random.default_rng(5).normal(size=999)
+    every, best = np.linspace(-4, 4, 801), []
+    rows = types.Rollout(np.ones((1, 999)), np.zeros(1), np.zeros(1, int), returns=jnp.asarray(q[None]))
+    for weight in (0.6, 0.9):
+        piece = surrogate.dual_value_error(weight, divergence)
+
+        def loss(v, piece=piece):
+            scores = types.Scores(value=jnp.full((1, 999), v))
+            return jnp.mean(piece.apply(types.Loss(), rows, scores, piece.init(), KEY).terms["value"])
+
+        x = q - every[:, None]
+        want = np.mean((1 - weight) * -x + weight * np.where(x > 0, conjugate(x), 0.0), axis=1)
+        np.testing.assert_allclose(jax.vmap(loss)(jnp.asarray(every)), want, rtol=1e-5, atol=1e-6)
+        best.append(every[want.argmin()])
+        if divergence == "total_variation":
+            assert np.mean(q > best[-1]) == pytest.approx((1 - weight) / weight, abs=0.02)
+    assert best[0] < best[1] < q.max() and q.mean() < best[1]
+
+
 # --- in a run ---------------------------------------------------------------------------------------
 
 
@@ -220,16 +246,67 @@ def test_critics_that_nobody_provides_are_refused():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("call", ["iql()", "ilql()"])
+@pytest.mark.parametrize("call", ["iql()", "ilql()", "f_dvl()", "hnpg()"])
 def test_a_step_trains_policy_and_critics_and_moves_their_followers(call):
     step = programs.build(config(call), devices=ONE).steps[0]
     state = step.begin(None, KEY)
     before = jax.device_get(state)
     state, metrics = step.fused(state, KEY)
     assert int(state.skipped_total) == 0 and np.isfinite(metrics["q/loss/value"])
-    for name in ("policy", "value", "q", "q_2"):
+    for name in {o.module for o in step.setup.algorithm.objectives}:
         assert not tiny.equal(before.params[name], state.params[name]), name
     for name in ("q", "q_2"):
         moved = jax.tree.map(lambda a, b: (a + b) / 2, before.frozen[f"{name}_target"], state.params[name])
         follower = jax.device_get(state.frozen[f"{name}_target"])
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), follower, moved)
+
+
+def dueling():
+    """Return a step of ``b_coder`` whose base is another policy, and its state."""
+    c = tiny.config("b_coder(scale=0.5)")
+    c.module.base = rljax.module(weights="random")
+    step = programs.build(c, devices=ONE).steps[0]
+    return step, step.begin(None, KEY)
+
+
+@pytest.mark.full
+def test_scores_have_the_policys_largest_log_prob_and_the_one_of_the_bases_best_token():
+    step, state = dueling()
+    rows = jax.jit(step.producer.rollout)(state, KEY)
+    setup, needs = step.setup, types.Needs(divergence=frozenset({"greatest/base", "at_mode/base"}))
+    trees = {name: setup.params(state, name) for name in ("policy", "base")}
+    run = functools.partial(phases.score, setup, "policy", needs=needs, samples=0)
+    scores = jax.jit(lambda p, rows, base: run(p, rows, teachers={"base": base}))(trees["policy"], rows, trees["base"])
+    token = jnp.concatenate([rows.context.token, rows.action.token], axis=1)
+    real = jnp.concatenate([rows.context.mask, rows.mask], axis=1)
+    start, model = rows.context.token.shape[1] - 1, setup.networks["policy"]
+    hidden = {name: jax.jit(model.apply)(tree, token, real)[:, start:-1] for name, tree in trees.items()}
+    logits = {name: np.asarray(model.logits(trees[name], h), np.float64) for name, h in hidden.items()}
+    logp = logits["policy"] - np.log(np.exp(logits["policy"]).sum(axis=-1, keepdims=True))
+    at = np.take_along_axis(logp, logits["base"].argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    mask = np.asarray(rows.mask) > 0
+    assert (at < logp.max(axis=-1))[mask].any()
+    for name, want in (("greatest/base", logp.max(axis=-1)), ("at_mode/base", at)):
+        np.testing.assert_allclose(np.asarray(scores.divergence[name])[mask], want[mask], atol=1e-5)
+
+
+@pytest.mark.full
+def test_a_step_trains_a_dueling_policy_and_its_value_beside_a_base_that_stays():
+    step, state = dueling()
+    before = jax.device_get(state)
+    state, metrics = step.fused(state, KEY)
+    assert int(state.skipped_total) == 0 and np.isfinite(metrics["loss/value"])
+    assert not any(tiny.equal(before.params[name], state.params[name]) for name in ("policy", "value"))
+    assert tiny.equal(before.frozen["base"], state.frozen["base"])
+
+
+@pytest.mark.full
+def test_soft_q_in_the_policys_logits_bootstraps_from_a_follower_of_the_policy():
+    c = tiny.config("arsq()")
+    c.module.q_target = rljax.module(follows="policy", rate=0.5)
+    step = programs.build(c, devices=ONE).steps[0]
+    before = jax.device_get(step.begin(None, KEY))
+    state, metrics = step.fused(step.begin(None, KEY), KEY)
+    assert int(state.skipped_total) == 0 and np.isfinite(metrics["loss/value"])
+    moved = jax.tree.map(lambda a, b: (a + b) / 2, before.frozen["q_target"], state.params["policy"])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.frozen["q_target"], moved)

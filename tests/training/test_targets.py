@@ -12,7 +12,7 @@ from rljax.algorithms.battery import batch as records
 from rljax.config import resolve
 from rljax.models.checkpoints import weights
 from rljax.run import loop, programs
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.records import checkpoints
 from rljax.training.learning import updates
 from rljax.transforms import advantage
@@ -168,7 +168,7 @@ def test_targets_follow_their_critics_but_not_a_skipped_update_and_resume_bit_fo
         resumed = saved.restore(step.shape, 1)[0]
     assert equal(step.fused(resumed, program.key)[0], run.state)
     # a head is read, and written, with the network of its trunk
-    _, params, _ = evaluate.load(str(tmp_path), module="value_target")
+    _, params, _ = loading.load(str(tmp_path), module="value_target")
     assert equal(params, step.setup.params(state, "value_target"))
     weights.save(str(tmp_path / "head"), program.model("value_target").architecture, params)
     assert equal(weights.load(str(tmp_path / "head"), program.model("value_target").architecture), params)

@@ -155,7 +155,9 @@ def test_pieces_promote_no_types_silently(seam):
     pair = {"preference": jnp.zeros_like(rollout.reward), "margin": jnp.zeros_like(rollout.reward)}
     rollout = rollout.replace(advantage=rollout.value, returns=rollout.value, extra={**rollout.extra, **pair})
     scores = scores.replace(
-        divergence=dict.fromkeys((*ops.DIVERGENCES, "least_q/q/q_2", "every_q_10/policy"), scores.entropy)
+        divergence=dict.fromkeys(
+            (*ops.DIVERGENCES, "least_q/q/q_2", "every_q_10/policy", "greatest/base"), scores.entropy
+        )
     )
     scores = scores.replace(value_logits=jnp.zeros((*rollout.mask.shape, 3)))
     shape = rollout.mask.shape

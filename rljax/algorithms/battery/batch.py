@@ -17,6 +17,7 @@ LIVE = {"logp": "logp", "entropy": "entropy", "value": "live_value", "reward": "
 LIVE |= {"log_normaliser": "normaliser"}
 SHIFT = tuple(f"reverse_kl{of}" for of in ("", "/q_target", "/q_2_target"))  # divergences of a shift by Q - V
 
+GREATEST, AT_MODE = "greatest/base", "at_mode/base"
 LIVE_LEAST, LEAST, EVERY = "least_q/q/q_2", "least_q/q_target/q_2_target", "every_q_10/policy"
 SAMPLED = {f"{name}_logp": name for name in ("proximal", "behaviour", "raw", "ref")} | {"entropy": "sampled_entropy"}
 SAMPLED |= {name: name for name in ("mask", "reward", "valid", "square_prob", "value", "on_policy")}
@@ -158,7 +159,11 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
             "judge": types.Scores(reward=f(d["scored"])),
             "prm": types.Scores(logp=f(d["prm"]), process=f(d["stepwise"])),
             "scorer": types.Scores(after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))),
-            "policy": types.Scores(entropy=f(d["sampled_entropy"]), divergence={LEAST: f(d["least"])}),
+            "policy": types.Scores(
+                logp=f(d["raw"]),
+                entropy=f(d["sampled_entropy"]),
+                divergence={LEAST: f(d["least"]), GREATEST: f(d["stepwise"]), AT_MODE: f(d["prm"])},
+            ),
             "student": types.Scores(
                 logp=f(d["student"]), after_logp=f(d["after"]), after_mask=f(np.ones_like(d["after"]))
             ),
@@ -170,7 +175,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         },
     )
     live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
-    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST, EVERY))}
+    exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST, EVERY, GREATEST))}
     return rollout, types.Scores(divergence=exact, **live)
 
 

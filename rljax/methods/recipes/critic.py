@@ -3,7 +3,7 @@
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.algorithms.recipes import critic
-from rljax.transforms import advantage, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
+from rljax.transforms import advantage, chain, penalty, prepare, ratio, reduce, reward, source, surrogate, weight, where
 from rljax.types import Algorithm, Count, Fraction, NonNegative, Positive
 
 
@@ -269,4 +269,73 @@ def sac(
         loss=[surrogate.least_q(q), penalty.entropy(alpha)],
         reduce=mean,
         others=[types.Objective(loss=(surrogate.q_error(),), reduce=mean, module=name) for name in q],
+    )
+
+
+@recipe
+def hnpg(
+    bellman: NonNegative = 1.0,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.95,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    demonstrations: Count = 1,
+    critic_epochs: Count = 4,
+    q: tuple[str, ...] = ("q", "q_2"),
+    q_target: tuple[str, ...] = ("q_target", "q_2_target"),
+) -> Algorithm:
+    """PPO on fresh rows, whose Q fits their returns and ``bellman`` times the Bellman error of rows of a data set.
+
+    Hybrid actor-critic (HNPG, arXiv 2311.08384): Q is fitted to returns where the policy sampled and to r + gamma
+    E_pi Q(s') where it did not. A clipped ratio takes the place of TRPO's natural gradient, and the actor does not see
+    states of the data set, as it does in the release. The data are demonstrations of the task; others by
+    ``seam.source``. Modules as in ``sac``; the paper has one Q. Differs from ``ppo`` by the critic.
+
+    Args:
+      bellman: weight of the mean Bellman error beside the mean error of returns.
+      demonstrations: of each prompt's samples, how many are demonstrations.
+      critic_epochs: passes of the critics over a batch.
+      q: the modules that are trained as Q.
+      q_target: the modules that targets and values are read from.
+    """
+    fit = where("on_policy", surrogate.q_error(), chain(surrogate.q_error(), weight.constant(bellman)))
+    both = reduce.mean_over_tokens_by("on_policy")
+    return compose(
+        source=source.guided(demonstrations),
+        advantage=[advantage.hybrid_q_returns(q_target, gamma, lam)],
+        prepare=[prepare.keep("on_policy")],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[types.Objective(loss=(fit,), reduce=both, module=name, epochs=critic_epochs) for name in q],
+    )
+
+
+@recipe
+def arsq(
+    alpha: Positive = 0.1,
+    gamma: Fraction = 0.99,
+    lam: Fraction = 0.0,
+    share: Fraction = 0.5,
+    steps: Count = 20,
+    target: str = "q_target",
+) -> Algorithm:
+    """Soft Q-learning token by token, the policy's logits are Q / alpha: Q fits r + gamma alpha log sum exp(Q / alpha).
+
+    Auto-regressive soft Q (ARSQ, arXiv 2502.00288), where the tokens are an action's numbers, coarse to fine, and V has
+    a head of its own; here they are tokens, each discounted, and V is the log of the sum. The policy is softmax(Q /
+    alpha) without a gradient of its own. ``config.module.q_target.follows="policy"``. Differs from ``sac`` by having no
+    policy beside Q. Logits of a clone are no Q / alpha: the fit unlearns it where rewards are rare at the start.
+
+    Args:
+      alpha: weight of the entropy, in units of the return.
+      lam: lambda of the target of Q.
+      share: share of the groups that are replayed.
+      steps: batches that the replay holds.
+      target: the module that V is read from.
+    """
+    return compose(
+        source=source.replay(share, steps),
+        advantage=[advantage.log_sum_exp_returns(alpha, target, gamma, lam)],
+        loss=[surrogate.q_error()],
+        reduce=reduce.mean_over_tokens(),
     )

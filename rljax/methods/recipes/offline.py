@@ -1,5 +1,7 @@
 """Recipes of stored rows: ratings, preferences without a reference, weights exp(A). On samples they run as well."""
 
+from typing import Literal
+
 from rljax import types
 from rljax.algorithms.base import compose, recipe, when
 from rljax.algorithms.recipes import critic
@@ -121,6 +123,37 @@ def iql(
 
 
 @recipe
+def f_dvl(
+    weight: Fraction = 0.7,
+    beta: Positive = 1 / 3,
+    cap: Positive = 100.0,
+    gamma: Fraction = 0.99,
+    divergence: Literal["chi_square", "total_variation"] = "chi_square",
+    q: tuple[str, ...] = Q,
+    target: tuple[str, ...] = TARGETS,
+) -> Algorithm:
+    """``iql`` whose V minimizes (1 - weight) E[V] + weight E[f*(Q - V)], so that it is an implicit maximum of Q.
+
+    f-DVL (arXiv 2302.08560), chi-square or total variation. Its release reads the trained Q and a follower of V; here
+    Q is of the followers, as in ``iql``, with a squared error where the release has Huber's. Constants from memory.
+    Modules as in ``iql``, and a first phase of ``q_critics``.
+
+    Args:
+      weight: lambda of the dual; towards 1 V approaches the largest Q of the rows.
+      beta: temperature of the weights, in units of the return.
+      cap: largest weight.
+      divergence: f, of the rows that V is learned from.
+    """
+    error, mean = surrogate.dual_value_error(weight, divergence), reduce.mean_over_tokens()
+    return compose(
+        advantage=[advantage.q_returns(gamma), advantage.q_values(target), advantage.exponentiated(beta, cap)],
+        loss=[surrogate.reinforce()],
+        reduce=mean,
+        others=[types.Objective(loss=(error,), reduce=mean, module="value"), *_critics(q, 0.5)[1:]],
+    )
+
+
+@recipe
 def ilql(
     expectile: Fraction = 0.7,
     beta: Positive = 4.0,
@@ -133,9 +166,10 @@ def ilql(
     """``iql`` with a conservative penalty, whose policy is the reference with its log-probs shifted by beta (Q - V).
 
     Implicit language Q-learning (arXiv 2206.11871): pi ~ ref exp(beta (Q - V)), here by the exact KL(pi || that) at
-    every token of the rows, as KL(pi || ref) - beta (E_pi Q + H) + beta H. The paper shifts at decoding instead, by the
-    least of both Q where this takes the mean. Constants from memory. Let the reference be a clone of the rows
-    (``config.phases``: ``sft`` or ``filtered_cloning`` first). Modules and phases as in ``iql``.
+    every token of the rows, as KL(pi || ref) - beta (E_pi Q + H) + beta H, Q the mean of both. The paper shifts the
+    clone at decoding instead, by the least Q: ``q_critics``, then ``evaluate --shift=beta``. Constants from memory. Let
+    the reference be a clone of the rows (``config.phases``: ``sft`` or ``filtered_cloning`` first). Modules and phases
+    as in ``iql``.
 
     Args:
       beta: factor of Q - V, in nats for a unit of the return.
@@ -183,3 +217,47 @@ def cql(
         reduce=mean,
         others=[types.Objective(loss=fit, reduce=mean, module=name) for name in q],
     )
+
+
+@recipe
+def b_coder(
+    scale: Positive = 1.0,
+    gamma: Fraction = 1.0,
+    lam: Fraction = 0.0,
+    base: str = "base",
+    critic_epochs: Count | None = None,
+) -> Algorithm:
+    """Q-learning whose Q = scale (log pi - max log pi) + V is the policy's own, backed up on a fixed policy's action.
+
+    B-Coder (arXiv 2310.03173, from memory): Q fits r + gamma Q(s', b'), b' the most probable token of the frozen module
+    ``base``, a copy of the policy (``config.module.base``). The paper's first stage, V alone, is a phase of
+    ``b_coder_values``; here V goes on learning in the second. Its terms beside the Bellman error, and its ranking of
+    programs by the reward that Q implies, are absent. Rows of any policy, ``source.stored`` for example.
+
+    Args:
+      scale: of the log-probs, in units of the return.
+      lam: lambda of the target of Q.
+      base: the module that the backup's action is of.
+      critic_epochs: passes of V over a batch.
+    """
+    return compose(
+        advantage=[advantage.dueling_q_returns(scale, base, gamma, lam)],
+        loss=[surrogate.dueling_error(scale, base)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(None, critic_epochs)],
+    )
+
+
+@recipe
+def b_coder_values(scale: Positive = 1.0, gamma: Fraction = 1.0, lam: Fraction = 0.0, base: str = "base") -> Algorithm:
+    """The first stage of ``b_coder``: V alone, so that Q fits while the policy, its advantage, stays as it is.
+
+    B-Coder (arXiv 2310.03173, from memory).
+
+    Args:
+      scale: of the log-probs, in units of the return.
+      lam: lambda of the target of Q.
+      base: the module that the backup's action is of.
+    """
+    credit = (advantage.dueling_q_returns(scale, base, gamma, lam),)
+    return types.Algorithm(objectives=(critic.critic_objective(None),), transforms=credit)

@@ -189,3 +189,48 @@ def q_error(loss, r, s, per: Literal["token", "turn"] = "token") -> tuple[types.
     q = ops.given(s.process, "q_error: the scores have no process") if per == "turn" else modules.logit(s)
     q = jnp.where(r.mask > 0, q, 0.0)
     return (q - token.sg(ops.extra(r, "q_returns"))) ** 2, {"q": q}
+
+
+@define.surrogate(needs=types.Needs(value=True), term="value")
+def dual_value_error(
+    loss, r, s, weight: types.Fraction = 0.7, divergence: Literal["chi_square", "total_variation"] = "chi_square"
+) -> types.Array:
+    """Fit V to an implicit maximum of Q: (1 - weight) (V - Q) + weight f*(Q - V), Q = ``returns``, a constant.
+
+    f* of the chi-square divergence is x + x^2 / 4, of total variation x, both for x > 0 and else 0. Source: f-DVL
+    (arXiv 2302.08560); its release clips x + x^2 / 4 at 0, which is equal above -4. With total variation V is the
+    quantile of Q that a share (1 - weight) / weight exceeds. Differs from ``value_error(None, expectile)`` by f*.
+
+    Args:
+      weight: lambda, above 1/2 where V is to exceed the mean of Q.
+      divergence: f.
+    """
+    q = ops.given(r.returns, "surrogate.dual_value_error: the rollout has no returns")
+    x = token.sg(q) - ops.given(s.value, "surrogate.dual_value_error: the scores have no value")
+    conjugate = jnp.maximum(x, 0.0)
+    if divergence == "chi_square":
+        conjugate += conjugate**2 / 4
+    return weight * conjugate - (1.0 - weight) * x
+
+
+def _greatest(a) -> types.Needs:
+    divergence = modules.divergence(ops.MODES[0], a["base"])
+    return types.Needs(divergence=frozenset({divergence}))
+
+
+@define.surrogate(needs=_greatest, term="value")
+def dueling_error(loss, r, s, scale: types.Positive = 1.0, base: str = "base") -> tuple[types.Array, types.Metrics]:
+    """Regress Q(s, a) = scale (log pi(a | s) - max log pi) + V(s): (Q - y)^2, y = extra["q_returns"]; V and y constant.
+
+    ``advantage.dueling_q_returns`` writes y. Source: B-Coder (arXiv 2310.03173, from memory), whose policy's logits are
+    the advantage. Differs from ``q_error`` by reading Q from log-probs and V from the critic.
+
+    Args:
+      scale: of the log-probs, in units of the return.
+      base: the module of ``dueling_q_returns``.
+    """
+    name = modules.divergence(ops.MODES[0], base)
+    top = ops.given(s.divergence.get(name), f"surrogate.dueling_error: the scores have no {name!r}")
+    value = ops.given(r.value, "surrogate.dueling_error: the rollout has no value")
+    q = jnp.where(r.mask > 0, scale * (ops.live_logp(r, s) - top) + value, 0.0)
+    return (q - token.sg(ops.extra(r, "q_returns"))) ** 2, {"q": token.sg(q)}

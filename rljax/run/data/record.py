@@ -146,7 +146,7 @@ def command(subject: str, file: str, steps: int, policy: Policy, step: int | Non
       step: of the run's checkpoint; None: the newest.
       **options: ``temperature``, ``seed``, and ``changes`` of a config.
     """
-    from rljax.run.evaluation import evaluate
+    from rljax.run.evaluation import loading
 
     backends.start()
     changes, given = options.pop("changes"), {}
@@ -158,7 +158,7 @@ def command(subject: str, file: str, steps: int, policy: Policy, step: int | Non
         else:
             task = subjects.load(subject, changes).task
     else:
-        program, params, step = evaluate.load(subject, step=step)
+        program, params, step = loading.load(subject, step=step)
         setup = program.setups[program.number(step - 1)]
         task = setup.task
         given = {"actor": setup.networks["policy"], "params": params} if policy == "run" else {}

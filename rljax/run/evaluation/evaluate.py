@@ -5,12 +5,10 @@ python -m rljax evaluate runs/first --samples 64
 python -m rljax evaluate runs/games --task "game('othello', opponent='random')" --task "guess()"
 """
 
-import base64
 import contextlib
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,17 +20,15 @@ import rich.text
 from absl import flags
 
 from rljax import environments, sampling, types
-from rljax.config import files, resolve
-from rljax.data import storage, tokenizers
 from rljax.environments import traits
-from rljax.host import backends, processes
-from rljax.language import dotted, messages
+from rljax.host import processes
+from rljax.language import messages
 from rljax.run import producers, programs
 from rljax.run.evaluation import episodes as statistics
-from rljax.run.evaluation import passk, trials
+from rljax.run.evaluation import loading, passk, trials
 from rljax.run.games import nashconv
 from rljax.run.producers import answered, verified
-from rljax.run.records import checkpoints, journals
+from rljax.run.records import journals
 from rljax.run.reports import evaluations as reported
 from rljax.run.reports.pages import terminal
 from rljax.training import producers as training_producers
@@ -41,7 +37,6 @@ from rljax.training import steps
 from rljax.training.learning import row_metrics
 
 ROWS = 4096  # rows sampled at a time
-ALLOW_CODE = "Packages outside rljax whose code the run's config may name, such as experiments."
 SAMPLED = {"rescore": "unfiltered"}  # changes of the sampler's settings
 GREEDY = {"temperature": 0.0, "rescore": "unfiltered"}
 _KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
@@ -221,7 +216,7 @@ def _judge(
             pending = verified.judge(task, program.tokenizer, verifiers, local, split, samples)
             verdict = verified.verdict([local], [pending], "an evaluation")
         else:
-            verdict = compiled.verify(jnp.asarray(rows), out.token, out.mask)
+            verdict = compiled.verify(jnp.asarray(rows), split, out.token, out.mask)
         batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
     return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
 
@@ -310,64 +305,10 @@ def table(evaluations: Sequence[dict[str, Any]], console: rich.console.Console |
             console.print(f"  {x['outcome']}, reward {x['reward']:g}")
 
 
-def load(
-    workdir: str, task: str = "", step: int | None = None, allow_code: Sequence[str] = (), module: str = "policy"
-) -> tuple[programs.Program, types.Tree, int]:
-    """Load a run's checkpoint, which also contains the config and the tokenizer.
-
-    The config is the run's, so it may name functions of rljax's tables and nothing else, unless ``allow_code``
-    allows it. ``task`` may name any task.
-
-    Args:
-      workdir: work directory of the run.
-      task: a task that replaces the run's; the run's tokenizer must be able to encode it, and the algorithm of the run
-        need not fit it. "": the run's.
-      step: step of the checkpoint; None: the newest.
-      allow_code: packages and modules that dotted paths of the run's config may name, such as ("experiments",).
-      module: the module whose parameters are read.
-
-    Returns:
-      (program, the module's parameters, step of the checkpoint).
-
-    Raises:
-      FileNotFoundError: there is no such checkpoint.
-      ValueError: an unknown task, a module that the checkpoint lacks, a task that the tokenizer cannot encode, or code
-        that ``allow_code`` does not allow.
-    """
-    backends.start()
-    with checkpoints.Checkpointer(storage.path(workdir) / "checkpoints") as saved:
-        extras = saved.read_extras(step)
-        if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("tokenizer"), str):
-            raise ValueError(f"{workdir}: a checkpoint without config and tokenizer, so not of a run")
-        config = files.from_dict(extras["config"], f"{workdir}: config")
-        for network in (config.model, *config.module.values()):
-            network.weights = ""  # the checkpoint has the weights
-        config.cpu_devices = 0  # JAX has started, on the devices of this process
-        config = resolve.played(config, task) if task else config
-        tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
-        rewards = re.findall(r"""['"]([\w.]+):\w+['"]""", task)  # modules of ``reward``
-        with dotted.only([*allow_code, task.partition("(")[0], *rewards]):
-            program = programs.build(config, tokenizer, trains=False)
-        number = program.number(extras["step"] - 1)
-        setup, state, trees = program.setups[number], program.steps[number].shape, {}
-        for name in filter(None, (setup.phase.of(module).trunk, module)):
-            field = "params" if name in state.params else "frozen"
-            held: dict[str, types.Tree] = getattr(state, field)
-            if name not in held:
-                known = ", ".join((*state.params, *state.frozen))
-                raise ValueError(
-                    f"{workdir}: the checkpoint of step {extras['step']} has no module {name!r}, only {known}."
-                )
-            restored, _, saved_step = saved.restore_params({name: held[name]}, step, field)
-            trees |= restored
-    return program, setup.whole(trees, module), saved_step
-
-
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_multi_string("task", [], "Task to evaluate on, such as 'arithmetic(digits=3)'; may be repeated.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
-    flags.DEFINE_list("allow_code", [], ALLOW_CODE)
+    loading.define_flags()
     flags.DEFINE_integer("prompts", 256, "Number of prompts.", lower_bound=1)
     flags.DEFINE_integer("samples", 64, "Completions per prompt.", lower_bound=1)
     flags.DEFINE_list("k", [], "The k of pass@k; default: powers of two up to --samples.")
@@ -379,13 +320,13 @@ def main(argv: Sequence[str]) -> None:
     f = flags.FLAGS
     workdir, records = messages.argument(argv, "the work directory of a run"), []
     for task in f.task or [""]:
-        program, params, step = load(workdir, task, f.step, f.allow_code)
+        program, params, step = loading.load(workdir, task, f.step, f.allow_code, shift=f.shift, critics=f.critics)
         number = program.number(step - 1)
         with producers.workers(program.setups[number]) as workers:
             record = evaluate(
                 program,
                 params,
-                name=task if len(f.task) > 1 else "checkpoint",
+                name=(task if len(f.task) > 1 else "checkpoint") + f", shift {f.shift:g}" * bool(f.shift),
                 step=step,
                 prompts=f.prompts,
                 samples=f.samples,

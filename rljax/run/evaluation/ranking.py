@@ -70,7 +70,7 @@ def sampled(step: steps.Step, params: types.Tree, key: types.Key, prompts: int, 
     of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), index.size)
     keys = sampling.row_keys(jax.random.fold_in(key, _KEY), jnp.int32(0), of, number)
     out = step.generate(params, asked, keys, samples, setup.settings.sampler)
-    verdict = step.verify(of, out.token, out.mask)
+    verdict = step.verify(of, "heldout", out.token, out.mask)
     context = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), asked.context)
     rows = types.Rollout(out.mask, verdict.reward, of, context, token_reward=verdict.token_reward)
     return rows.replace(action=types.Action(token=out.token, length=out.length), index=of)

@@ -20,7 +20,7 @@ from rljax.data import documents, storage, tokenizers
 from rljax.environments import traits
 from rljax.language import messages, settings
 from rljax.run import programs
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.producers import verified
 from rljax.sampling import processors
 
@@ -119,8 +119,7 @@ def _messages(path: str) -> list[dict[str, str]]:
 
 def define_flags() -> None:
     """Define the flags of this command."""
-    flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
-    flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
+    loading.define_flags()
     flags.DEFINE_string("prompt", None, "Prompt; default: read prompts from standard input.")
     flags.DEFINE_string("messages", None, "File with a JSON list of messages with role and content, to continue.")
     flags.DEFINE_string("system", "", "System prompt; default: the task's.")
@@ -137,7 +136,9 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
     f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
-    program, params, step = evaluate.load(workdir, step=f.step, allow_code=f.allow_code)
+    program, params, step = loading.load(
+        workdir, step=f.step, allow_code=f.allow_code, shift=f.shift, critics=f.critics
+    )
     if program.settings.model.kind != "transformer":
         raise ValueError(f"{workdir}: a run of a control world, which completes no text; evaluate plays its episodes")
     number = program.number(step - 1)

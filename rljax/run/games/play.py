@@ -21,7 +21,7 @@ from rljax.data import tokenizers
 from rljax.environments import traits, worlds
 from rljax.language import dotted, messages, parse
 from rljax.run import programs
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import loading
 from rljax.run.games import matches
 
 
@@ -208,7 +208,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("task", "", "World to play, such as \"game('connect_four')\"; default: the run's.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.")
-    flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
+    flags.DEFINE_list("allow_code", [], loading.ALLOW_CODE)
     flags.DEFINE_integer("seat", 0, "The seat that you play.", lower_bound=0)
     flags.DEFINE_bool("watch", False, "Whether the policy plays every seat, and all that is read is shown.")
     flags.DEFINE_integer("index", 0, "Number of the first problem.", lower_bound=0)
@@ -221,7 +221,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and play episodes."""
     f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
-    program, params, step = evaluate.load(workdir, step=f.step, allow_code=f.allow_code)
+    program, params, step = loading.load(workdir, step=f.step, allow_code=f.allow_code)
     number = program.number(step - 1)
     played = world(program, f.task, number, f.allow_code)
     if not f.watch and f.seat >= played.seats:

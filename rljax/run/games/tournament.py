@@ -23,7 +23,7 @@ from absl import flags
 from rljax import types
 from rljax.environments import Split
 from rljax.run import programs
-from rljax.run.evaluation import evaluate, trials
+from rljax.run.evaluation import evaluate, loading, trials
 from rljax.run.games import elo, matches
 from rljax.run.records import forks
 from rljax.run.reports.pages import tables
@@ -172,10 +172,10 @@ def load(names: Sequence[str], task: str, allow_code: Sequence[str]) -> tuple[pr
             f"match: got {' '.join(names) or 'none'}: expected at least two different checkpoints, RUN@STEP each"
         )
     places = [forks.place(name, "checkpoint") for name in names]
-    program, params, step = evaluate.load(places[0][0], task, places[0][1], allow_code)
+    program, params, step = loading.load(places[0][0], task, places[0][1], allow_code)
     policies = {names[0]: params}
     for name, (run, number) in zip(names[1:], places[1:], strict=True):
-        other, params, _ = evaluate.load(run, task or program.settings.task, number, allow_code)
+        other, params, _ = loading.load(run, task or program.settings.task, number, allow_code)
         shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), p) for p in (params, policies[names[0]])]
         if other.tokenizer.serialized != program.tokenizer.serialized or shapes[0] != shapes[1]:
             raise ValueError(f"{name}: the tokenizer or the shapes of the parameters differ from those of {names[0]}.")
@@ -186,7 +186,7 @@ def load(names: Sequence[str], task: str, allow_code: Sequence[str]) -> tuple[pr
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("task", "", "Game, such as \"game('connect_four')\"; default: the first run's.")
-    flags.DEFINE_list("allow_code", [], evaluate.ALLOW_CODE)
+    flags.DEFINE_list("allow_code", [], loading.ALLOW_CODE)
     flags.DEFINE_integer("problems", 64, "Number of problems that each pair plays.", lower_bound=1)
     flags.DEFINE_integer("games", 2, "Games of each problem, an even number.", lower_bound=2)
     flags.DEFINE_enum("split", "heldout", ["train", "heldout"], "Split of the problems.")

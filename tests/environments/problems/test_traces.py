@@ -172,7 +172,10 @@ def test_steps_and_answers_by_hand():
 
 
 def test_problems_solutions_and_steps():
-    task, rng = cases.make("traces", operations=(4, 5), step_reward=1.0, strict=True, completion_length=160), random.Random(0)
+    task, rng = (
+        cases.make("traces", operations=(4, 5), step_reward=1.0, strict=True, completion_length=160),
+        random.Random(0),
+    )
     problems, texts, domains = pose(task, 128)
     solved(task, problems, texts, domains, 4)
     assert {*domains.tolist()} == {0, 1}

@@ -14,7 +14,7 @@ from rljax.config import files, resolve
 from rljax.data import raw_bytes, tokenizers
 from rljax.models.scores import scoring
 from rljax.run import programs
-from rljax.run.evaluation import episodes, evaluate, trials
+from rljax.run.evaluation import episodes, evaluate, loading, trials
 from rljax.run.games import matches, nashconv, tournament
 from rljax.run.records import checkpoints
 from rljax.run.reports import evaluations
@@ -161,7 +161,7 @@ def test_a_run_is_evaluated_on_tasks_that_its_algorithm_could_not_train_on(name,
     with checkpoints.Checkpointer(tmp_path / "checkpoints") as saver:
         saver.save(1, state, extras)
     for task in ("game('tic_tac_toe', opponent='expert')", "game('kuhn_poker')", "countdown()"):
-        other, restored, step = evaluate.load(str(tmp_path), task)
+        other, restored, step = loading.load(str(tmp_path), task)
         assert step == 1 and tiny.equal(params, restored)
         assert other.setups[0].settings.task == task and other.setups[0].phase.modules == ("policy",)
         assert other.settings.sampler == program.settings.sampler

@@ -225,14 +225,14 @@ OUTSIDE = """
 import json, os, pathlib, sys, time
 from rljax.config import files
 from rljax.run import programs
-from rljax.run.evaluation import evaluate, sample
+from rljax.run.evaluation import loading, sample
 
 folder, work, steps = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
 for version in range(steps):
     while not (work / (f"checkpoints/{version}" if version else "config.json")).exists():
         time.sleep(0.1)
     if version:
-        program, params, _ = evaluate.load(str(work), step=version)
+        program, params, _ = loading.load(str(work), step=version)
     else:
         program = programs.build(files.from_dict(json.loads((work / "config.json").read_text())), trains=False)
         params = program.initial(0)["policy"]

@@ -286,3 +286,32 @@ def cql_model(d, alpha=0.2, coefficient=5.0, gamma=0.99, lam=0.0):
         return (q - y[i, t]) ** 2.0 + coefficient * (6 * d["js"][i, t] - q)
 
     return parts.token_mean(d, term)
+
+
+def hnpg(d, bellman=1.0, low=0.2, high=0.2, gamma=0.99, lam=0.95):
+    """PPO's clip on fresh rows, GAE of V = E_pi min Q. 2311.08384."""
+    del bellman  # only the fit of Q reads it
+    a = parts.gae({**d, "value": d["least"]}, gamma, lam)
+    fresh = {**d, "mask": d["mask"] * (d["on_policy"] > 0)[:, None]}
+    return parts.token_mean(fresh, clip_loss(d, a, low, high))
+
+
+def hnpg_model(d, bellman=1.0, gamma=0.99):
+    """(Q - R)^2 of fresh rows, and bellman times (Q - r - gamma V')^2 of the others, the mean of each."""
+    valued, out = {**d, "value": d["least"]}, 0.0
+    for fresh, lam, scale in ((True, 1.0, 1.0), (False, 0.0, bellman)):
+        y = offline.q_target(valued, gamma, lam)
+        rows = {**d, "mask": d["mask"] * ((d["on_policy"] > 0) == fresh)[:, None]}
+        errors = {(i, t): d["logp"][i, t] + d["normaliser"][i, t] - x for (i, t), x in y.items()}
+        out += scale * parts.token_mean(rows, lambda i, t, errors=errors: errors[i, t] ** 2.0)
+    return out
+
+
+def arsq(d, alpha=0.1, gamma=0.99, lam=0.0):
+    """(Q - y)^2 / alpha^2, Q / alpha the logit, y of V = alpha log sum exp(Q / alpha) of the follower. 1702.08165."""
+    y = offline.q_target({**d, "value": alpha * (d["q_target"] - d["prm"])}, gamma, lam)
+    return parts.token_mean(d, lambda i, t: (d["logp"][i, t] + d["normaliser"][i, t] - y[i, t] / alpha) ** 2.0)
+
+
+def arsq_model(d, alpha=0.1, gamma=0.99, lam=0.0):
+    return arsq(d, alpha, gamma, lam)

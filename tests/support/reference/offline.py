@@ -110,6 +110,28 @@ def iql_critic(d, expectile=0.7):
     return parts.token_mean(d, term)
 
 
+def f_dvl(d, weight=0.7, beta=1 / 3, cap=100.0, gamma=0.99, divergence="chi_square"):
+    """As iql."""
+    del weight, gamma, divergence  # only the fits of the critics read them
+    return iql(d, beta, cap)
+
+
+def f_dvl_critic(d, weight=0.7, divergence="chi_square"):
+    """(1 - lambda) V + lambda f*(Q - V), up to a constant; f* x + x^2 / 4, or x, above 0. 2302.08560."""
+    q = least_q(d)
+
+    def term(i, t):
+        x = q[i, t] - d["live_value"][i, t]
+        conjugate = (x + x**2.0 / 4 if divergence == "chi_square" else x) if value(x) > 0 else 0.0
+        return weight * conjugate - (1 - weight) * x
+
+    return parts.token_mean(d, term)
+
+
+def f_dvl_model(d, gamma=0.99):
+    return iql_model(d, gamma)
+
+
 def q_critics(d, expectile=0.7, alpha=0.0):
     del alpha
     return iql_critic(d, expectile)
@@ -144,3 +166,32 @@ def ilql_critic(d):
 
 def ilql_model(d):
     return iql_model(d, alpha=0.01)
+
+
+def dueling(d, scale, gamma, lam):
+    """Return y of Q(s, b') = V + scale (log pi(b') - max log pi); the batch has these two as prm and stepwise."""
+    return q_target({**d, "value": d["value"] + scale * (d["prm"] - d["stepwise"])}, gamma, lam)
+
+
+def b_coder(d, scale=1.0, gamma=1.0, lam=0.0):
+    """(scale (logp - max logp) + V - y)^2; the live max logp of the batch is 7 d["js"]. 2310.03173."""
+    y = dueling(d, scale, gamma, lam)
+
+    def term(i, t):
+        return (scale * (d["logp"][i, t] - 7 * d["js"][i, t]) + d["value"][i, t] - y[i, t]) ** 2.0
+
+    return parts.token_mean(d, term)
+
+
+def b_coder_critic(d, scale=1.0, gamma=1.0, lam=0.0):
+    """(V - y + scale (logp - max logp))^2 / 2 of the policy before the update."""
+    y = dueling(d, scale, gamma, lam)
+
+    def term(i, t):
+        return 0.5 * (d["live_value"][i, t] - y[i, t] + scale * (d["raw"][i, t] - d["stepwise"][i, t])) ** 2.0
+
+    return parts.token_mean(d, term)
+
+
+def b_coder_values(d, scale=1.0, gamma=1.0, lam=0.0):
+    return b_coder_critic(d, scale, gamma, lam)
