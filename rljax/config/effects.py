@@ -139,7 +139,7 @@ _READ = (
     ),
     _Read(
         ("evaluation.final_prompts", "evaluation.final_samples"),
-        lambda p: p.start.evaluate,
+        lambda p: p.start.before or p.start.evaluate,
         "no phase names an evaluation (config.phase.NAME.evaluate)",
     ),
     _Read(

@@ -106,6 +106,9 @@ class _Cohort:
         setup = self.program.setups[number]
         phase, every = setup.phase, setup.settings.evaluation.every
         self.flushed = time.perf_counter()
+        named = {e["name"] for e in self.runs[0].logger.evaluations}  # a run that resumes here may have it
+        if phase.start.before and self.step == phase.first and phase.start.before not in named:
+            self.evaluate(number, state, phase.start.before)
         for current in range(self.step + 1, phase.last + 1):
             try:
                 state, values = self.runs[0].tracer.step(current, self.engine.advance, number, state)
@@ -196,7 +199,7 @@ class _Cohort:
         Args:
           number: of the phase.
           state: of the members.
-          name: of the evaluation at the end of a phase, else "".
+          name: of the evaluation at the start or the end of a phase, else "".
         """
         prompts, samples = self.program.phases[number].settings.evaluation.size(final=bool(name))
         asked = {"name": name or "training", "step": self.step, "prompts": prompts, "samples": samples}

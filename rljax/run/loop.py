@@ -61,8 +61,8 @@ class Result:
 
     @property
     def final(self) -> list[dict[str, Any]]:
-        """The evaluations at the ends of phases."""
-        names = {p.start.evaluate for p in self.program.phases}
+        """The evaluations at the starts and ends of phases."""
+        names = {name for p in self.program.phases for name in (p.start.before, p.start.evaluate)}
         return [e for e in self.evaluations if e["name"] in names]
 
     def learning_curve(self, path: storage.Path | None = None) -> Any:
@@ -72,7 +72,7 @@ class Result:
         return plots.learning_curve(self.history, path, [(p.name, p.last) for p in self.program.phases])
 
     def passk(self, path: storage.Path | None = None) -> Any:
-        """Plot pass@k of the evaluations at the ends of phases, also to the PNG file ``path``."""
+        """Plot pass@k of the evaluations at the starts and ends of phases, also to the PNG file ``path``."""
         from rljax.run.reports.pages import plots
 
         return plots.passk(self.final, path)

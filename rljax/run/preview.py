@@ -100,7 +100,8 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
     sizes = sharding.sizes(step.shape)
     memory = ", ".join(f"{part} {messages.size(count)}" for part, count in sizes.items() if count >= 1024)
     held_out = min(settings.evaluation.final_prompts, setup.task.size("heldout"))
-    evaluation = f"{held_out} prompts x {settings.evaluation.final_samples} samples at the end"
+    evaluation = f"{held_out} prompts x {settings.evaluation.final_samples} samples"
+    ends = " and ".join(end for end, name in (("start", phase.start.before), ("end", phase.start.evaluate)) if name)
     return [
         "",
         f"phase {phase.name}: steps {phase.first + 1} to {phase.last}, {phase.algorithm.spec}",
@@ -110,7 +111,7 @@ def _phase(phase: programs.Phase, step: Any) -> list[str]:
         f"of up to {setup.task.prompt_length} + {setup.task.completion_length} tokens",
         *_world(setup),
         *(f"  {line}" for line in splits.over_devices(setup)),
-        f"  evaluation    {evaluation if phase.start.evaluate else 'none at the end'}",
+        f"  evaluation    {f'{evaluation} at the {ends}' if ends else 'none at the start or the end'}",
         f"  state         {messages.size(sum(sizes.values()))} on each device ({memory}), without activations",
         *algorithms.describe(setup.algorithm).splitlines()[1:],
         *(f"  {remark}" for remark in programs.remarks(step)),

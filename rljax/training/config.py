@@ -122,6 +122,7 @@ class PhaseConfig:
         "start",
         "Reference policy: 'start', the policy at the start of the phase; 'keep', the reference of the previous phase.",
     )
+    before: str = setting("", "Name of the evaluation at the start of the phase; '': none.")
     evaluate: str = setting("", "Name of the evaluation at the end of the phase; '': none.")
 
     __post_init__ = settings.check

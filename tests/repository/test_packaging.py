@@ -138,6 +138,7 @@ def test_a_wheel_holds_the_tree_and_runs_a_shipped_config_from_any_directory(tmp
         archive.extractall(installed)
     tree = {str(p.relative_to(ROOT)) for e in ("py", "html", "toml", "txt") for p in (ROOT / "rljax").rglob(f"*.{e}")}
     tree |= {f"rljax/configs/{p.name}" for p in (ROOT / "configs").glob("*.py")}
+    tree |= {f"rljax/configs/reasoning_base/{p.name}" for p in (ROOT / "configs" / "reasoning_base").iterdir()}
     files = {str(p.relative_to(installed)) for p in installed.rglob("*") if p.is_file()}
     assert {f for f in files if ".dist-info/" not in f} == tree
     assert any(f.endswith("LICENSE") for f in files)

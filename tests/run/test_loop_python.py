@@ -1,6 +1,7 @@
 """The loop as a person meets it: from Python."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 
@@ -31,6 +32,17 @@ def test_train_in_memory_and_use_what_it_returns():
         sample.complete(result.program, result.params, "3+4=" * 9)
     with pytest.raises(ValueError, match="unknown to the tokenizer"):
         sample.complete(result.program, result.params, "3+x=")
+
+
+@pytest.mark.full
+def test_an_evaluation_before_a_phase_is_of_what_it_starts_with(tmp_path):
+    config = tiny.phases(phase__main__before="start")
+    base, start, end = loop.train(config, tmp_path, progress=False, devices=ONE).final
+    assert {**start, "name": "base"} == base and (end["name"], end["step"]) == ("result", 4)
+    for step in (3, 4):
+        shutil.rmtree(tmp_path / "checkpoints" / str(step))
+    again = loop.train(config, tmp_path, progress=False, devices=ONE)  # goes on behind the evaluation, which it has
+    assert again.evaluations == [base, start, end]
 
 
 @pytest.mark.full
