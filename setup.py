@@ -17,7 +17,7 @@ setuptools.setup(
     classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=[*setuptools.find_packages(include=["rljax", "rljax.*"]), "rljax.configs"],
     package_dir={"rljax": "rljax", "rljax.configs": "configs"},
-    package_data={"": ["*.html", "*.toml", "*.txt"]},
+    package_data={"": ["*.html", "*.toml", "*.txt"], "rljax.configs": ["reasoning_base/*"]},
     install_requires=[
         "absl-py",
         "array_record",
