@@ -141,7 +141,8 @@ def learning_curves(history: Sequence[Record], phases: Sequence[tuple[str, int]]
 def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequence[tuple[str, int]]) -> None:
     for color, name in zip(COLORS, panel.names, strict=False):
         _line(ax, history, phases, name, color)
-    decorate(ax, panel.title, "step", panel.unit)
+    rows = math.ceil(len(panel.names) / 2)  # of the legend
+    decorate(ax, panel.title, "step", panel.unit, above=15 * rows if rows > 1 else 0)
     if len(panel.names) > 1 or panel.named:
         position = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}  # beside the title
         ax.legend(**position, ncols=2, frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.2)
@@ -281,9 +282,9 @@ def _figure(height: float = 6.0, width: float = 10.0) -> figure.Figure:
     return fig
 
 
-def decorate(ax: axes.Axes, title: str, x: str, y: str) -> None:
-    """Set the title and the labels of the axes, and draw a grid."""
-    ax.set_title(plain(title), loc="left", fontsize=12, fontweight="bold", wrap=True)
+def decorate(ax: axes.Axes, title: str, x: str, y: str, above: float = 0) -> None:
+    """Set the title, ``above`` points higher than usual, and the labels of the axes, and draw a grid."""
+    ax.set_title(plain(title), loc="left", fontsize=12, fontweight="bold", wrap=True, pad=6 + above)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.grid(color="#DDDDDD", linewidth=0.7)
