@@ -107,7 +107,7 @@ def test_a_folder_must_have_the_digest_that_is_set(tmp_path):
     resolve.complete(tiny.config(model__weights=str(folder), model__digest=digest))
     with pytest.raises(ValueError, match=f"config.model.digest='{'0' * 64}': the digest of .* is {digest}"):
         resolve.complete(tiny.config(model__weights=str(folder), model__digest="0" * 64))
-    with pytest.raises(ValueError, match=r"model\.digest='00': .*set weights"):
+    with pytest.raises(ValueError, match=r"config\.model: digest='00': .*set weights"):
         resolve.check(tiny.config(model__digest="00"))
 
 

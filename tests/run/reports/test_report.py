@@ -3,6 +3,7 @@
 import dataclasses
 import html.parser
 import importlib.util
+import inspect
 import json
 import pathlib
 import re
@@ -19,6 +20,7 @@ import pytest
 from rljax import __main__, types
 from rljax.data import raw_bytes
 from rljax.host import workdirs
+from rljax.run.evaluation import loading
 from rljax.run.reports import completions, facts, records, report, runs
 from tests.run.reports.report_cases import begun, write
 from tests.support import tiny
@@ -245,5 +247,6 @@ def test_the_next_commands_have_the_arguments_that_commands_take(tmp_path):
         python, dash_m, package, name, place, *options = shlex.split(line)
         assert (python, dash_m, package) == ("python", "-m", "rljax") and place == str(tmp_path / "a run")
         source = pathlib.Path(importlib.util.find_spec(__main__.COMMANDS[name][0]).origin).read_text()
+        source += inspect.getsource(loading.define_flags) if "loading.define_flags()" in source else ""
         known = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
         assert {o.lstrip("-").partition("=")[0] for o in options if o.startswith("-")} <= {*known}, line
