@@ -10,6 +10,8 @@ from rljax.models import actors
 from rljax.models.architectures import Architecture
 from rljax.types import Range
 
+_DIGEST = "SHA-256 that the safetensors of ``weights`` must have; '': any."
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -21,7 +23,7 @@ class ModelConfig:
     weights: str = setting(
         "", "Folder of a public checkpoint to start from, gs:// too; it decides the shape.", fixed=True
     )
-    digest: str = setting("", "SHA-256 that the safetensors of ``weights`` must have; '': any.", fixed=True)
+    digest: str = setting("", _DIGEST, fixed=True)
     mlp: actors.Mlp = group(actors.Mlp, fixed=True)
     denoising: actors.Denoising = group(actors.Denoising, fixed=True)
     architecture: Architecture = group(
@@ -81,7 +83,7 @@ READING = ("prompt", "cut", "after", "words")  # fields of a module: what it rea
 
 @dataclasses.dataclass(frozen=True)
 class ModuleConfig:
-    """The fields of a module beside the policy. It may also set every field of ``ModelConfig`` but ``weights``."""
+    """The fields of a module beside the policy. It may also set the other fields of ``ModelConfig``."""
 
     like: str = setting("policy", "Module whose network it has, but for the fields that it sets itself.", fixed=True)
     weights: str = setting(
@@ -89,6 +91,7 @@ class ModuleConfig:
         "Folder of a public checkpoint, 'random', or '': the parameters of ``like``, if shapes are equal.",
         fixed=True,
     )
+    digest: str = setting("", _DIGEST, fixed=True)
     trunk: str = setting(
         "", "Module on whose network it is a head, a number at each position; '': it has its own network.", fixed=True
     )
@@ -134,6 +137,7 @@ class ModuleConfig:
         field, base = self.base
         trains = self.trunk and not self.follows
         needs = {"stop_trunk": trains, "trunk_weight": trains and not self.stop_trunk, "rate": self.follows}
+        needs["digest"] = self.weights not in ("", "random")
         for name, read in needs.items():
             if getattr(self, name) != getattr(ModuleConfig, name) and not read:
                 raise ValueError(f"{name}={getattr(self, name)}: it has no effect {_WITHOUT[name]}. Remove it.")
@@ -146,6 +150,7 @@ class ModuleConfig:
 
 
 _WITHOUT = {
+    "digest": "without a folder in weights",
     "stop_trunk": "on a module that is no head, or that no gradient trains",
     "trunk_weight": "on a module that shares no gradient step with a trunk",
     "rate": "without follows",

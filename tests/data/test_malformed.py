@@ -12,6 +12,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 
+import rljax
 from rljax import models
 from rljax.config import resolve
 from rljax.data import hugging_face, tokenizers
@@ -107,6 +108,10 @@ def test_a_folder_must_have_the_digest_that_is_set(tmp_path):
     resolve.complete(tiny.config(model__weights=str(folder), model__digest=digest))
     with pytest.raises(ValueError, match=f"config.model.digest='{'0' * 64}': the digest of .* is {digest}"):
         resolve.complete(tiny.config(model__weights=str(folder), model__digest="0" * 64))
+    config = tiny.config()
+    config.module.judge = rljax.module(weights=str(folder), digest="00")
+    with pytest.raises(ValueError, match=f"config.module.judge.digest='00': the digest of .* is {digest}"):
+        resolve.complete(config)
     with pytest.raises(ValueError, match=r"config\.model: digest='00': .*set weights"):
         resolve.check(tiny.config(model__digest="00"))
 

@@ -12,6 +12,8 @@ import pytest
 
 import rljax
 from rljax.config import schema
+from rljax.data import tokenizers
+from rljax.models.checkpoints import tensors, weights
 from rljax.run import loop
 from rljax.run.evaluation import loading, sample
 from rljax.run.members import alone
@@ -43,6 +45,20 @@ def test_an_evaluation_before_a_phase_is_of_what_it_starts_with(tmp_path):
         shutil.rmtree(tmp_path / "checkpoints" / str(step))
     again = loop.train(config, tmp_path, progress=False, devices=ONE)  # goes on behind the evaluation, which it has
     assert again.evaluations == [base, start, end]
+
+
+@pytest.mark.full
+def test_a_run_from_weights_with_a_digest_is_loaded_without_them(tmp_path):
+    program, folder = tiny.program(), tmp_path / "weights"
+    files = tokenizers.files(program.tokenizer)
+    weights.save(str(folder), program.policy.architecture, program.policy.init(program.key), tokenizer=files)
+    start = {"weights": str(folder), "digest": tensors.digest(str(folder))}
+    config = tiny.config("ppo()", phase__main__steps=1)
+    config.model.update(start)
+    config.module.value = rljax.module(**start)
+    result = loop.train(config, tmp_path / "run", progress=False, devices=ONE)
+    shutil.rmtree(folder)
+    jax.tree.map(np.testing.assert_array_equal, loading.load(str(tmp_path / "run"))[1], result.params)
 
 
 @pytest.mark.full

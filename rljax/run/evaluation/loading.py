@@ -62,7 +62,7 @@ def load(
             raise ValueError(f"{workdir}: a checkpoint without config and tokenizer, so not of a run")
         config = files.from_dict(extras["config"], f"{workdir}: config")
         for network in (config.model, *config.module.values()):
-            network.weights = ""  # the checkpoint has the weights
+            network.update({"weights": "", "digest": ""})  # the checkpoint has the weights
         config.cpu_devices = 0  # JAX has started, on the devices of this process
         config = resolve.played(config, task) if task else config
         tokenizer = tokenizers.load(base64.b64decode(extras["tokenizer"]))
