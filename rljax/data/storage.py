@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, TypeVar
 
 import fsspec.config
@@ -33,6 +33,7 @@ PATIENCE = 600.0
 
 _LONGEST_PAUSE = 30.0
 _TRASH = "trash"
+_PART = 1 << 26  # bytes
 # In messages of tensorstore, whose exceptions have no types; ABORTED: after its last attempt.
 _TRANSIENT_CODES = re.compile(r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED):")
 
@@ -199,6 +200,12 @@ def read(path: Path, start: int = 0, stop: int | None = None, patience: float | 
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(-1 if stop is None else stop - start)
+
+
+def parts(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in parts, for files that may not fit into memory; errors as ``read``."""
+    for start in range(0, size(path), _PART):
+        yield read(path, start, start + _PART)
 
 
 def write(path: Path, content: bytes | str, patience: float | None = None) -> None:

@@ -19,7 +19,6 @@ from rljax.language import messages
 
 Kind = Literal["pairs", "rows", "demonstrations"]
 Overlong = Literal["error", "drop"]
-_CHUNK = 1 << 26  # bytes of a file that are read at a time
 _BLANK = 1 << 16  # groups; statistics of each prompt are kept of at most so many
 
 
@@ -342,8 +341,8 @@ def digest(file: str) -> str:
         folder = storage.is_dir(path)
         for part in [path / n for n in sorted(storage.names(path))] if folder else [path]:
             whole.update(str(part.name).encode())
-            for start in range(0, storage.size(part), _CHUNK):
-                whole.update(storage.read(part, start, start + _CHUNK))
+            for content in storage.parts(part):
+                whole.update(content)
     return whole.hexdigest()
 
 

@@ -21,7 +21,6 @@ from rljax.models.checkpoints import headers
 
 _DTYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 INDEX = "model.safetensors.index.json"
-_CHUNK = 2**24  # bytes that are hashed at a time
 
 
 class Tensor(NamedTuple):
@@ -55,8 +54,8 @@ def digest(folder: str) -> str:
     """
     whole = hashlib.sha256()
     for path in sorted({tensor.path for tensor in index(folder).values()}):
-        for start in range(0, storage.size(path), _CHUNK):
-            whole.update(storage.read(path, start, start + _CHUNK))
+        for content in storage.parts(path):
+            whole.update(content)
     return whole.hexdigest()
 
 

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from rljax import environments, types
-from rljax.data import tokenizers
 from rljax.environments import characters
 from rljax.environments.problems import rules
 from rljax.environments.problems.shipped import graphs
-from tests.support import on_device
+from tests.environments.problems import stepped_cases as cases
 
 CORRECT, WRONG = types.Outcome.CORRECT, types.Outcome.WRONG
 NAME = r"([a-z]{3}(?: [a-z]{3})?|[A-Z])"
@@ -65,6 +64,7 @@ class Problem:
     """What a prompt says."""
 
     def __init__(self, prompt, modulus):
+        self.prompt = prompt
         self.wording, self.quantities, self.asked = read(prompt)
         self.modulus, self.values, self.depths = modulus, {}, {}
         for name in self.quantities:
@@ -97,6 +97,14 @@ class Problem:
         operator, a, b = definition
         pairs = [(a, b)] + ([(b, a)] if operator == "+" and isinstance(b, str) else [])
         return [f"{name}={x}{operator}{y}={self.solve(x)}{operator}{self.solve(y)}={value}" for x, y in pairs]
+
+    def correct(self, answer):
+        """Return whether an answer is right."""
+        return answer == str(self.values[self.asked])
+
+    def complete(self, steps):
+        """Return whether steps compute the quantity that is asked."""
+        return any(step in self.forms(self.asked) for step in steps)
 
     def judge(self, text):
         """Return the kind of each step."""
@@ -158,59 +166,18 @@ class Problem:
 # --- the task --------------------------------------------------------------------------------------
 
 
-@functools.cache
 def make(**settings):
-    task = environments.lookup("reasoning")(**settings)
-    return task.bind(tokenizers.train([task.alphabet]))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _everything(task, index, split, token, mask):
-    demonstrations = task.demonstrations(index, split, jax.random.key(0))[0]
-    return (
-        task.prompts(index, split).token,
-        demonstrations,
-        task.domain(index, split),
-        task.verify(index, split, token, mask),
-    )
-
-
-def everything(task, index, split="train", texts=()):
-    """Compute all that a test asks of a task, in one program."""
-    given = on_device.completions(task, [*texts, *[""] * (len(index) - len(texts))])
-    return jax.tree.map(np.asarray, _everything(task, np.asarray(index, np.int32), split, *given))
+    return cases.make("reasoning", **settings)
 
 
 def pose(task, count, split="train", start=0):
     """Return problems, demonstrations and domains."""
-    prompts, token, domain, _ = everything(task, range(start, start + count), split)
-    problems = [Problem(text, task.rules.modulus) for text in on_device.decode(task, prompts)]
-    return problems, on_device.decode(task, token), domain
-
-
-def judge(task, texts):
-    """Return the verdicts of completions of the first problems."""
-    return everything(task, range(len(texts)), texts=texts)[-1]
+    prompts, texts, domains, _ = cases.everything(task, range(start, start + count), split)
+    return [Problem(prompt, task.rules.modulus) for prompt in prompts], texts, domains
 
 
 def agrees(task, problems, texts):
-    """Assert that outcomes, parts and payments are those of plain Python; return the kinds of steps."""
-    verdict, kinds = judge(task, texts), [p.judge(text) for p, text in zip(problems, texts, strict=True)]
-    for i, (problem, text, steps) in enumerate(zip(problems, texts, kinds, strict=True)):
-        correct = text.rpartition(";")[2] == str(problem.values[problem.asked])
-        if task.common.strict:
-            shown = any(step in problem.forms(problem.asked) for step in text.split(";")[:-1])
-            correct &= shown and {*steps} <= {"right", "needless"}
-        assert (verdict.outcome[i] == CORRECT) == correct, (text, problem.quantities)
-        for kind in KINDS:
-            assert verdict.parts[kind][i] == steps.count(kind), (kind, text, steps, problem.quantities)
-        np.testing.assert_allclose(verdict.parts["right"][i], steps.count("right") / max(len(steps), 1), rtol=1e-6)
-        paid = [{"right": 1, "needless": 0}.get(kind, -1) for kind in steps]
-        at = [m.start() for m in re.finditer(";", text)]
-        expected = np.zeros(task.completion_length)
-        expected[at], expected[len(text)] = paid, 1 if correct else -1  # the last at end-of-sequence
-        np.testing.assert_array_equal(verdict.token_reward[i], expected, text)
-    return kinds
+    return cases.agrees(task, problems, texts, unpaid="needless")
 
 
 def solved(task, problems, texts, domains, operations, depth):
@@ -241,20 +208,20 @@ def test_problems_solutions_and_steps():
     ]
     assert {kind for kinds in agrees(task, problems, wrong) for kind in kinds} == {"right", *KINDS}
     assert agrees(task, problems, [text.rpartition(";")[2] for text in texts]) == [[]] * len(texts)
-    for settings, message in (
-        ({"operations": (3, 2)}, r"operations: \(3, 2\) is empty"),
-        ({"operations": 1}, "operations=1: must be"),
-        ({"depth": (4, 5), "operations": 3}, r"depth: \(4, 5\) asks for longer chains than operations=3"),
-        ({"depth": (3, 2)}, r"depth: \(3, 2\) is empty"),
-        ({"depth": (2, 2), "operations": 7}, r"depth: \(2, 2\) has only \d+ graphs of 7 operations"),
-        ({"modulus": 21}, "modulus: 21 is not a prime"),
-        ({"distractors": 60}, "distractors=60: must be"),
-        ({"wording": "plane"}, "wording='plane': must be .*'plain'"),
-        ({"prompt_length": 99}, "prompt_length: 99 tokens are too few"),
-    ):
-        with pytest.raises(ValueError, match=message) as error:
-            environments.lookup("reasoning")(**settings)
-        assert "\n" not in str(error.value)
+    cases.refuses(
+        "reasoning",
+        (
+            ({"operations": (3, 2)}, r"operations: \(3, 2\) is empty"),
+            ({"operations": 1}, "operations=1: must be"),
+            ({"depth": (4, 5), "operations": 3}, r"depth: \(4, 5\) asks for longer chains than operations=3"),
+            ({"depth": (3, 2)}, r"depth: \(3, 2\) is empty"),
+            ({"depth": (2, 2), "operations": 7}, r"depth: \(2, 2\) has only \d+ graphs of 7 operations"),
+            ({"modulus": 21}, "modulus: 21 is not a prime"),
+            ({"distractors": 60}, "distractors=60: must be"),
+            ({"wording": "plane"}, "wording='plane': must be .*'plain'"),
+            ({"prompt_length": 99}, "prompt_length: 99 tokens are too few"),
+        ),
+    )
 
 
 def mutated(problem, text, rng):
@@ -330,14 +297,7 @@ def test_every_wording_and_band(settings, operations, depth):
     kinds = agrees(task, problems, [text for text, _ in changed])
     for (text, kind), steps in zip(changed, kinds, strict=True):
         assert {*steps} - {"right"} == {kind} - {"right"}, (text, kind, steps)
-    letters = task.alphabet
-    broken = []
-    for text in texts:
-        for _ in range(rng.randrange(1, 4)):
-            place = rng.randrange(len(text))
-            text = rng.choice([text[:place] + text[place + 1 :], text[:place] + rng.choice(letters) + text[place:]])
-        broken.append(text)
-    agrees(task, problems, broken)
+    agrees(task, problems, cases.broken(texts, task.alphabet, rng))
 
 
 @pytest.mark.full

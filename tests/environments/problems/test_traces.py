@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rljax import environments
-from rljax.environments.problems.shipped import shapes
 from tests.environments.problems import stepped_cases as cases
 
 KINDS = ("branch", "line", "arithmetic")
@@ -256,14 +255,8 @@ def test_slips_and_noise():
 
 @pytest.mark.full
 def test_splits_share_no_shape_in_any_band():
-    seen = {"train": set(), "heldout": set()}
-    for settings in ({}, {"operations": (7, 10), "variables": 4}, {"operations": (3, 5), "loops": False}):
-        for split, each in seen.items():
-            each |= {problem.shape() for problem in pose(cases.make("traces", **settings), 3000, split)[0]}
-    assert not seen["train"] & seen["heldout"] and min(map(len, seen.values())) > 300
-    task = cases.make("traces")
-    held = {split: {*np.asarray(task.values(np.arange(9000), split))[:, 0].tolist()} for split in seen}
-    assert len(held["heldout"]) == 4 and held["train"] | held["heldout"] == {*range(shapes.CLASSES)}
+    bands = ({}, {"operations": (7, 10), "variables": 4}, {"operations": (3, 5), "loops": False})
+    cases.shares_no_shape(pose, "traces", bands)
 
 
 @pytest.mark.full

@@ -116,13 +116,11 @@ class Reasoning(shapes.Shaped):
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range, or is incompatible with another."""
         super().__post_init__()
-        if self.depth is not None and not self.depth[0] <= min(self.depth[1], self.range[0]):
-            why = (
-                "is empty"
-                if self.depth[0] > self.depth[1]
-                else f"asks for longer chains than operations={self.range[0]} gives"
-            )
-            raise ValueError(f"depth: {self.depth} {why}; give (least, most) with least up to {self.range[0]}")
+        if self.depth is not None:
+            self.check_order("depth", self.depth)
+            if self.depth[0] > (low := self.range[0]):
+                why = f"asks for longer chains than operations={low} gives; give (least, most) with least up to {low}"
+                raise ValueError(f"depth: {self.depth} {why}")
         check_prime(self.modulus)
 
     @property
