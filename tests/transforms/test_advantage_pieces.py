@@ -69,7 +69,7 @@ def close(a, b, **tolerance):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), **{"rtol": 1e-5, "atol": 2e-6, **tolerance})
 
 
-Q = ("q_returns", "soft_q_returns")  # pieces that write the target of Q
+Q = ("q_returns", "soft_q_returns", "log_sum_exp_returns", "dueling_q_returns")  # pieces that write the target of Q
 
 
 @pytest.mark.default_tier(10)

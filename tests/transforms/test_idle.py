@@ -143,7 +143,7 @@ def test_arguments_declared_idle_have_no_effect_on_policy_and_the_others_have_on
     for argument in [a for a in inspect.signature(function).parameters if a not in fixed]:
         if (
             argument in ("only", "reduce", "name", "predicate", "key", "weights", "levels", "cuts")
-            or argument in ("teachers", "prompt", "top", "module")
+            or argument in ("teachers", "prompt", "top", "module", "base")
             or short in batch.ARGUMENTS
         ):
             continue

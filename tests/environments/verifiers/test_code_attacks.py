@@ -218,7 +218,7 @@ UNPRIVILEGED = """
         warnings.simplefilter("always")
         start.check(unsafe=True)
         print(*(w.message for w in caught))
-    judge = code.Judge(unsafe=True, seconds=1.0)
+    judge = code.Judge(unsafe=True, seconds=5.0)  # a start takes over a second on a loaded machine
     for name, (source, written) in json.load(sys.stdin).items():
         print(name, judge(source, {"inputs": [""], "outputs": [written]})["reward"])
     print(judge("def f(x): return [x]", ["assert f(2) == [2]"])["outcome"])
