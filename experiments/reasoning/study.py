@@ -1,0 +1,91 @@
+"""Studies of methods on the shipped base: which pass@k does a method reach for its KL to the base?
+
+python -m experiments.reasoning.study negative
+python -m experiments.reasoning.study negative --page
+
+A topic is a folder with a page. ``results.json`` has the runs of all topics; an arm that several name is run once.
+What a run gave is stored when it ends, so that the same command resumes, and the page has all runs that have ended.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+from experiments.arms import fill
+from experiments.reasoning import page, runs
+from experiments.reasoning.page import Claim, Topic
+from experiments.reasoning.runs import Arm
+
+ARMS = {
+    "GRPO": Arm("grpo(kl=0.0)"),
+    "NSR": Arm("nsr(entropy=0.0)"),
+    "PSR": Arm("psr(entropy=0.0)"),
+    "W-REINFORCE 0.1": Arm("w_reinforce(positive=0.1, entropy=0.0)"),
+}
+
+TOPICS = {
+    "negative": Topic(
+        arms=("GRPO", "NSR", "PSR", "W-REINFORCE 0.1"),
+        claims=(
+            Claim("At equal KL, NSR has a higher pass@256 than GRPO", "NSR", "GRPO", "pass@256", matched=True),
+            Claim("At equal KL, NSR has a lower pass@1 than GRPO", "NSR", "GRPO", "pass@1", below=True, matched=True),
+            Claim("NSR raises pass@1", "NSR", "base", "pass@1"),
+            Claim("NSR raises pass@256", "NSR", "base", "pass@256"),
+            Claim("PSR raises pass@1", "PSR", "base", "pass@1"),
+            Claim("PSR lowers pass@256", "PSR", "base", "pass@256", below=True),
+            Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched=True),
+            Claim(
+                "At equal KL, W-REINFORCE 0.1 has a higher pass@1 than NSR",
+                "W-REINFORCE 0.1",
+                "NSR",
+                "pass@1",
+                matched=True,
+            ),
+            Claim(
+                "At equal KL, W-REINFORCE 0.1 has a higher pass@256 than GRPO",
+                "W-REINFORCE 0.1",
+                "GRPO",
+                "pass@256",
+                matched=True,
+            ),
+        ),
+    ),
+}
+SEEDS = tuple(range(5))
+RESULTS = pathlib.Path(__file__).parent / "results.json"
+
+
+def write(topic: str, study: runs.Runs) -> str:
+    """Write the figure and the tables of a topic to its folder, beside the results; return the tables."""
+    folder, results = study.file.parent / topic, page.Results(study.records, study.size.tries)
+    folder.mkdir(parents=True, exist_ok=True)
+    page.draw(results, TOPICS[topic], folder / "frontier.png")
+    written = page.text(results, TOPICS[topic])
+    fill(folder / "README.md", written)
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the arms of a topic and write its page after each run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("topic", choices=[*TOPICS])
+    parser.add_argument("--quick", action="store_true", help="a random policy, too short to learn")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="file that stores the runs")
+    parser.add_argument("--arms", nargs="*", help="of the topic; by default all")
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of the runs")
+    parser.add_argument("--page", action="store_true", help="run nothing")
+    given = parser.parse_args(arguments)
+    study = runs.Runs(runs.QUICK if given.quick else runs.Size(), given.results)
+    if not given.page:
+        names = given.arms or TOPICS[given.topic].arms
+        if unknown := [name for name in names if name not in TOPICS[given.topic].arms]:
+            parser.error(f"--arms: {unknown[0]!r} is not one of {', '.join(TOPICS[given.topic].arms)}.")
+        study.base()
+        for name in study.run({name: ARMS[name] for name in names}, given.seeds):
+            print(name, flush=True)
+            write(given.topic, study)
+    print(write(given.topic, study))
+
+
+if __name__ == "__main__":
+    main()

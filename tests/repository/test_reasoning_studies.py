@@ -1,0 +1,127 @@
+"""Studies on the shipped base: estimates, comparisons at equal KL and the page from given results, and tiny runs."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import arms
+from experiments.reasoning import page, runs, study
+from rljax.run.evaluation import evaluate
+from tests.support import tiny
+
+TOPIC = page.Topic(
+    ("a", "b"),
+    (
+        page.Claim("a above b", "a", "b", "pass@256", matched=True),
+        page.Claim("a above the base", "a", "base", "pass@1"),
+        page.Claim("a writes less", "a", "b", "length", below=True),
+        page.Claim("c above b", "c", "b", "pass@1"),
+    ),
+)
+
+
+def at(first, right, kl, length=9.0):
+    return {"first": arms.pack(first), "right": arms.pack(right), "kl": kl, "entropy": 0.1, "length": length}
+
+
+def records():
+    """Return a base that solves two of four prompts, and arms a and b of two seeds, of which a moves half as far."""
+    base = {"arm": "base", "seed": 0, "cpu_seconds": 60, "at": {"0": at([1, 200, 0, 0], [8, 0, 0, 0], 0.0)}}
+    base |= {"domains": ["easy", "hard"], "domain": "0011"}
+    made = [base]
+    for seed in (0, 1):
+        of_a = {"4": at([1, 9, 0, 0], [12, 1, 0, 0], 0.1), "8": at([1, 9, 5 + seed, 0], [16, 1, 1, 0], 0.2, 8.0 - seed)}
+        of_b = {"4": at([1, 0, 0, 0], [12, 0, 0, 0], 0.1), "8": at([1, 0, 5, 0], [16, 0, 1, 0], 0.3)}
+        made += [
+            {"arm": arm, "seed": seed, "rate": 1e-4, "cpu_seconds": 30, "at": of, "curves": {}}
+            for arm, of in (("a", of_a), ("b", of_b))
+        ]
+    return made
+
+
+def test_values_at_a_kl_are_interpolated_where_a_path_first_reaches_it():
+    path = [(0.0, np.array([0.0])), (0.2, np.array([1.0])), (0.1, np.array([5.0])), (0.4, np.array([2.0]))]
+    assert page.at_kl(path, 0.05) == 0.25 and page.at_kl(path, 0.2) == 1.0
+    assert page.at_kl(path, 0.3) == pytest.approx(5 - 2)  # of the last segment, two thirds of the way from 5 to 2
+    assert page.at_kl(path, 9.0) == 2.0
+    short = [(0.0, np.array([0.0])), (0.1, np.array([3.0]))]
+    assert [float(x[0]) for x in page.matched(short, path)] == [3.0, 0.5]
+
+
+def test_arms_are_compared_at_the_kl_that_both_reach():
+    results = page.Results(records(), 16)
+    first, second = results.pairs(TOPIC.claims[0])
+    np.testing.assert_allclose(first[0], [1, 1, 1, 0])  # the last values of a, which ends at 0.2
+    np.testing.assert_allclose(second[0], [1, 0, 0.5, 0])  # b between its measurements at 0.1 and at 0.3
+    assert results.difference(TOPIC.claims[0]).mean == pytest.approx(1.5 / 4)
+    hard = page.Claim("", "a", "base", "pass@256", domain="hard")
+    assert results.difference(hard).mean == pytest.approx(0.5)
+    assert results.difference(TOPIC.claims[1]).mean == pytest.approx((18 - 8) / 16 / 4)
+    assert results.difference(TOPIC.claims[2]).mean == pytest.approx(-1.5)
+    assert results.difference(TOPIC.claims[3]) is None
+
+
+def test_the_page_says_what_has_not_run(tmp_path):
+    written = page.text(page.Results(records(), 16), TOPIC)
+    rows = {line.split("|")[1].strip(): line for line in written.splitlines() if line.startswith("|")}
+    assert "37.5" in rows["a above b (primary)"] and "not run yet" in rows["c above b"]
+    assert "5 runs and the base" not in written and "4 runs and the base, 0.1 hours" in written
+    # at the end a solves three of four prompts, of which the base solves two
+    last = [line for line in written.splitlines() if line.startswith("| a |")][-1]
+    cells = [cell.strip() for cell in last.split("|")]
+    assert cells[4:6] == ["8", "0.200"] and cells[12:14] == ["25.0", "0.0"]
+    page.draw(page.Results(records(), 16), TOPIC, tmp_path / "frontier.png")
+    assert (tmp_path / "frontier.png").stat().st_size > 10_000
+
+
+def test_runs_of_another_size_are_refused(tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"size": {"prompts": 3}, "runs": []}))
+    with pytest.raises(ValueError, match=r"runs of another size \(measured, prompts, .*Set --results"):
+        runs.Runs(runs.QUICK, file)
+
+
+def test_the_shipped_results_are_those_of_the_page():
+    shipped = runs.Runs(runs.Size(), study.RESULTS)
+    for name, topic in study.TOPICS.items():
+        assert (
+            page.text(page.Results(shipped.records, shipped.size.tries), topic)
+            in (study.RESULTS.parent / name / "README.md").read_text()
+        )
+
+
+@pytest.mark.full
+def test_prompts_are_sampled_until_solved_as_an_evaluation_samples_them():
+    program = tiny.program()
+    step = program.steps[0]
+    params = step.begin(None, program.key, None).params["policy"]
+    size = runs.Size(prompts=10, tries=8, limit=128, batches=((4, 8), (2, 40)), few=24)
+    first, right = runs.solve(step, params, jax.random.fold_in(program.key, evaluate._KEY), size)
+    tried = []
+    for part in evaluate.parts_of(np.arange(10), 144):
+        rows, keys = evaluate.rows_of(part, 144, program.key)
+        out = step.generate(params, step.setup.task.prompts(part, "heldout"), keys, 144, step.setup.settings.sampler)
+        tried.append(np.asarray(step.verify(rows, "heldout", out.token, out.mask).reward).reshape(-1, 144) > 0.99)
+    correct = np.concatenate(tried)[:10]
+    assert right.tolist() == correct[:, :8].sum(axis=1).tolist()
+    expected = [1 + np.argmax(row) if row[:128].any() else 0 for row in correct]
+    assert first.tolist() == expected and 0 < np.count_nonzero(first) and max(first) > 8
+
+
+@pytest.mark.full
+def test_a_topic_runs_and_goes_on_where_it_was_ended(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    command = ["negative", "--quick", "--results", str(file), "--arms", "NSR", "--seeds"]
+    study.main([*command, "0"])
+    first = json.loads(file.read_text())["runs"]
+    assert [r["arm"] for r in first] == ["base", "NSR"]
+    assert first[1]["at"]["2"]["kl"] > first[1]["at"]["1"]["kl"] > 0 == first[0]["at"]["0"]["kl"]
+    capsys.readouterr()
+    study.main([*command, "0", "1"])
+    assert capsys.readouterr().out.splitlines()[0] == "NSR, seed 1"
+    assert json.loads(file.read_text())["runs"][:2] == first
+    with pytest.raises(SystemExit):
+        study.main([*command[:-2], "NRS"])
+    assert "'NRS' is not one of GRPO, NSR" in capsys.readouterr().err
