@@ -10,7 +10,10 @@ from rljax.data import tokenizers
 from rljax.run.reports.pages import tables
 
 ROWS = 65_536
-NAMES = ("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists")
+NAMES = (
+    *("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists"),
+    *("reasoning", "backtracking", "traces"),
+)
 
 
 def tasks(repeats: int) -> dict[str, Any]:
