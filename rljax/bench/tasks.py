@@ -10,10 +10,7 @@ from rljax.data import tokenizers
 from rljax.run.reports.pages import tables
 
 ROWS = 65_536
-NAMES = (
-    *("arithmetic", "countdown", "sorting", "chain", "formulas", "paths", "rewriting", "lists"),
-    *("reasoning", "backtracking", "traces"),
-)
+NAMES = tuple("arithmetic countdown sorting chain formulas paths rewriting lists reasoning backtracking traces".split())
 
 
 def tasks(repeats: int) -> dict[str, Any]:
