@@ -1,7 +1,7 @@
 """Print the table, one recipe, or how two differ: ``python -m rljax algorithms [call [call]]``.
 
-``--page`` prints rljax/algorithms/README.md. The column "reads" names what a recipe reads beyond mask, reward, group
-and the log-probs of policy and sampler:
+``--page`` prints rljax/algorithms/README.md, ``--coverage`` COVERAGE.md beside it. The column "reads" names what a
+recipe reads beyond mask, reward, group and the log-probs of policy and sampler:
 """
 
 import importlib
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rich import box, console, table
 
 from rljax import algorithms, types
-from rljax.algorithms import arguments, inputs, interpreter, seams
+from rljax.algorithms import arguments, coverage, inputs, interpreter, seams
 from rljax.language import messages
 
 _FLAGS, NAMED = map(arguments.entries, pathlib.Path(__file__).with_name("reads.txt").read_text().split("\n\n"))
@@ -149,8 +149,8 @@ def after_help() -> None:
 def main(argv: Sequence[str]) -> None:
     """Show what the arguments ask for; a mistake is one line on stderr and exit code 2."""
     arguments = argv[1:]
-    if arguments == ["--page"]:
-        print(page(), end="")
+    if arguments in (["--page"], ["--coverage"]):
+        print(page() if arguments == ["--page"] else coverage.page(), end="")
         return
     if len(arguments) > 2 or any(a.startswith("-") for a in arguments):
         print(__doc__)

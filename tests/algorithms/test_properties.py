@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rljax import algorithms, types
 from rljax.algorithms import __main__ as table
-from rljax.algorithms import inputs, interpreter
+from rljax.algorithms import coverage, inputs, interpreter
 from rljax.training import sharding
 from rljax.transforms import prepare, reduce, surrogate
 from tests.algorithms import test_algorithms as battery
@@ -247,6 +247,15 @@ def test_the_reference_of_rlt_moves_every_32_steps():
 def test_the_page_of_the_table_is_what_the_code_prints():
     path = pathlib.Path(algorithms.__file__).parent / "README.md"
     assert path.read_text() == table.page(), "run: python -m rljax algorithms --page > rljax/algorithms/README.md"
+
+
+def test_the_page_of_coverage_is_what_the_code_prints_and_names_recipes():
+    path = pathlib.Path(algorithms.__file__).parent / "COVERAGE.md"
+    assert path.read_text() == coverage.page(), (
+        "run: python -m rljax algorithms --coverage > rljax/algorithms/COVERAGE.md"
+    )
+    assert coverage.RECIPES.keys() <= algorithms.TABLE.keys()
+    assert sum(map(len, coverage.GROUPS.values())) == len(coverage.settings())  # no method is in two groups
 
 
 def test_every_need_that_is_a_flag_is_on_the_page():
