@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,12 +116,12 @@ class Results:
         counted = np.array([*self.base["domain"]]) == str(self.base["domains"].index(domain))
         return [(kl, x[counted]) for kl, x in points]
 
-    def pairs(self, claim: Claim) -> tuple[dict[int, Floats], dict[int, Floats]]:
+    def pairs(self, claim: Claim) -> tuple[dict[Hashable, intervals.Values], dict[Hashable, intervals.Values]]:
         """Return the values of both arms of a claim by seed, of the seeds of which both have ended."""
         first, second = self.runs(claim.first), self.runs(claim.second)
         if claim.second == "base":
             second = dict.fromkeys(first, self.base)
-        values: tuple[dict[int, Floats], dict[int, Floats]] = {}, {}
+        values: tuple[dict[Hashable, intervals.Values], dict[Hashable, intervals.Values]] = {}, {}
         for seed in sorted(first.keys() & second.keys()):
             if claim.quantity in first[seed].get("curves", {}):
                 ends = [np.array([r["curves"][claim.quantity][-1]]) for r in (first[seed], second[seed])]

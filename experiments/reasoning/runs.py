@@ -79,8 +79,9 @@ def config(arm: Arm, size: Size) -> Any:
     c = rljax.get_config("reasoning", size.variant)
     c.algorithm = arm.algorithm
     c.phases = ("main",)
-    c.phase = {"main": rljax.phase(steps=size.measured[-1], optimizer=ADAM.format(arm.rate), warmup=5)}
-    c.phase.main.update(arm.fields)
+    phase = rljax.phase(steps=size.measured[-1], optimizer=ADAM.format(arm.rate), warmup=5)
+    phase.update(arm.fields)
+    c.phase = {"main": phase}
     c.log.update({"report": False, "sinks": "none"})
     return c
 
@@ -159,7 +160,9 @@ def measure(step: Any, params: types.Tree, base: types.Tree, key: types.Key, siz
     """Return what is stored of a policy: "first" and "right", see ``solve`` and ``arms.pack``, and ``distance``."""
     first, right = solve(step, params, jax.random.fold_in(key, 1), size)
     apart = distance(step, params, base, jax.random.fold_in(key, 2), size)
-    return {"first": pack(first), "right": pack(right)} | {name: float(f"{x:.4g}") for name, x in apart.items()}
+    return {"first": pack(first.tolist()), "right": pack(right.tolist())} | {
+        name: float(f"{x:.4g}") for name, x in apart.items()
+    }
 
 
 # --- running ---------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ class Runs:
 
     def run(self, arms: Mapping[str, Arm], numbers: Sequence[int]) -> Iterator[str]:
         """Run what is missing, all arms of a seed before the next seed; yield the name of each run that ends."""
-        built: dict[str, Any] = {}
+        built: dict[str, tuple[Any, types.Tree, types.Tree]] = {}
         for seed in numbers:
             for name in [name for name in arms if not self._has(name, seed)]:
                 before = time.process_time()
@@ -216,7 +219,8 @@ class Runs:
 
     def _one(self, step: Any, initial: types.Tree, base: types.Tree, seed: int) -> dict[str, Any]:
         """Train one seed of an arm; return the measurements by step and the curves."""
-        key, history, at, done = seeds.key(seed), [], {}, 0
+        key, at, done = seeds.key(seed), {}, 0
+        history: list[Mapping[str, Any]] = []
         state = step.begin(None, key, {"policy": jax.tree.map(jnp.copy, initial)})
         for stop in self.size.measured:
             state, _ = seeds.train(step, state, seed, stop - done, watch=history.append)
