@@ -82,7 +82,7 @@ def get_config(arg: str = ""):
         config.batch.update({"prompts": 4, "samples": 2})
         config.phases = ("warm", "main")
         config.phase.warm = rljax.phase(algorithm="sft()", steps=4, warmup=2)
-        config.phase.main = rljax.phase(steps=2, warmup=1, evaluate="result")
+        config.phase.main = rljax.phase(steps=2, warmup=1, before="base", evaluate="result")
         config.evaluation.update({"final_prompts": 4, "final_samples": 2})
     else:
         raise ValueError(f"reasoning:{arg}: the only variants are 'hard', 'base' and 'quick'.")

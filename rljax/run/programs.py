@@ -224,6 +224,10 @@ class Program:
             if folder
         }
 
+    def begin(self) -> types.TrainState:
+        """Return the state in which the run starts: from folders of weights, or random."""
+        return self.steps[0].begin(None, self.key, self.initial())
+
     def ends(self, texts: tuple[str, ...]) -> sampling.Ends:
         """Return what ends a completion or a turn: stop tokens, texts that are one special token, and other texts."""
         special = self._special(texts)

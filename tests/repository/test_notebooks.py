@@ -18,9 +18,8 @@ NAMES = sorted(path.stem for path in (notebooks.ROOT / "notebooks").glob("*.ipyn
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """Execute the first notebook and return its code cells and directory; its second run need not learn."""
-    short = "config.phase.main.steps = 2\n"
-    return execute("first_run", tmp_path_factory.mktemp("notebook"), {"weighted = ": short})
+    """Execute the first notebook and return its code cells and directory."""
+    return execute("first_run", tmp_path_factory.mktemp("notebook"))
 
 
 def execute(name, workdir, before=()):
@@ -96,13 +95,12 @@ def test_the_table_the_algorithm_and_the_completions_are_printed(executed):
     printed = {c.source: text(c) for c in cells}
     (table,) = [t for source, t in printed.items() if "evaluate.table" in source]
     assert "pass@1" in table and "greedy" in table and "base" in table and "result" in table
-    (row,) = [line for line in table.splitlines() if "pass@1 " in line]
-    base, result = re.findall(r"\[([\d.]+), ([\d.]+)\]", row)
-    assert float(base[1]) < float(result[0])  # the quick run learns: the intervals are apart
     described = [t for source, t in printed.items() if "algorithms.describe" in source]
     assert "grpo(" in described[0] and "w_reinforce(positive=0.1" in described[1]
-    (completions,) = [t for source, t in printed.items() if "sample.complete" in source]
-    assert completions.count("'logp'") == 4
+    shown = [t for source, t in printed.items() if "show(base, " in source or "show(result.params, " in source]
+    assert len(shown) == 2 and all(t.count("\n  reward ") == 12 for t in shown)
+    paid = [line for t in shown for line in t.splitlines() if line.startswith("  reward 1")]
+    assert not [line for line in paid if "[wrong]" in line]
 
 
 @pytest.mark.full

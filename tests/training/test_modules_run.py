@@ -70,7 +70,7 @@ def test_a_learned_reward_is_the_score_of_the_row(tmp_path):
     c.phases = ("main",)
     program = programs.build(c, devices=ONE)
     step = program.steps[0]
-    state = step.begin(None, program.key, program.initial(0))
+    state = program.begin()
     assert equal(state.frozen["reward"], params)
     rollout = step.rollout(state, program.key)
     got = step.score("reward", state.frozen["reward"], rollout, types.Needs(reward=True)).reward

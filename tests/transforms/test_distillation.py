@@ -319,7 +319,7 @@ def test_a_step_moves_the_policy_towards_its_teacher():
     c.phase.main.optimizer = "adamw(learning_rate=3e-3, weight_decay=0.0)"
     program = programs.build(c, devices=ONE)
     (step,) = program.steps
-    state = step.begin(None, program.key, program.initial(0))
+    state = program.begin()
     kept = jax.device_get(state.frozen["teacher"])
     rows = step.rollout(state, program.key)
     assert np.sum(np.asarray(rows.on_policy) == 0) == 8
