@@ -55,6 +55,7 @@ _PANELS = (
     Panel("Completion length", "tokens", ("length",)),
     Panel("Turns", "of an episode, mean", ("turns",)),
     Panel("Fractions", "of completions, groups or prompts", ("truncated", "flat_groups", "fired"), named=True),
+    Panel("Accuracy by domain", "mean over completions", ("accuracy/domain/*",), named=True),
     Panel("Parts of the reward", "mean over completions", ("reward/*",), named=True),
     Panel("Gradient norm", "L2, before clipping", ("gradient_norm",)),
 )
@@ -70,10 +71,10 @@ def panels(history: Sequence[Record]) -> list[Panel]:
     """
     present = sorted({name for record in history for name in record})
     chosen = []
-    # metrics of other modules than the policy that no panel shows
-    taken = {
-        name for pattern in ("*/gradient_norm", "*/skipped", "*/loss/*") for name in fnmatch.filter(present, pattern)
-    }
+    # metrics of other modules than the policy that no panel shows, and rewards by domain beside accuracies by domain
+    hidden = ["*/gradient_norm", "*/skipped", "*/loss/*"]
+    hidden += ["reward/domain/*"] * bool(fnmatch.filter(present, "accuracy/domain/*"))
+    taken = {name for pattern in hidden for name in fnmatch.filter(present, pattern)}
     for panel in _PANELS:
         names = [name for pattern in panel.names for name in fnmatch.filter(present, pattern)]
         names = [name for name in dict.fromkeys(names) if name not in taken and len(points(history, name))]
@@ -139,8 +140,9 @@ def learning_curves(history: Sequence[Record], phases: Sequence[tuple[str, int]]
 
 
 def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequence[tuple[str, int]]) -> None:
+    shared = len({name.rpartition("/")[0] for name in panel.names}) == 1  # the title says it
     for color, name in zip(COLORS, panel.names, strict=False):
-        _line(ax, history, phases, name, color)
+        _line(ax, history, phases, name, name.rpartition("/")[2] if shared else name, color)
     rows = math.ceil(len(panel.names) / 2)  # of the legend
     decorate(ax, panel.title, "step", panel.unit, above=15 * rows if rows > 1 else 0)
     if len(panel.names) > 1 or panel.named:
@@ -197,8 +199,10 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
     return _finish(fig, path)
 
 
-def _line(ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, color: str) -> None:
-    label = plain(name.replace("_", " "))
+def _line(
+    ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, label: str, color: str
+) -> None:
+    label = plain(label.replace("_", " "))
     for x, y in by_phase(points(history, name), phases).values():
         curve(ax, x, y, color, label)
         label = "_"  # one legend entry for all phases
