@@ -28,6 +28,7 @@ from tests.support import tiny
 
 FOLDER = pathlib.Path(worlds.__file__).parent
 PAGE = (FOLDER / "README.md").read_text()
+KINDS = tuple(f"shipped/{kind}" for kind in ("games", "planning", "social"))
 SHARED = {
     *("turns", "max_turns", "turn_length", "reply_length", "prompt_length", "completion_length", "exact", "chat"),
     *("path", "prompt", "answer", "reward", "heldout", "formats", "instruction", "final", "form", "weights"),
@@ -73,7 +74,7 @@ def test_the_table_names_every_world_with_its_settings_and_recipes():
 
 @pytest.mark.parametrize(
     "folder",
-    [FOLDER / room for room in ("", "host", "host/shipped", "host/shipped/adapters", "shipped", "shipped/games")],
+    [FOLDER / room for room in ("", "host", "host/shipped", "host/shipped/adapters", "shipped", *KINDS)],
     ids=lambda p: str(p.relative_to(FOLDER)),
 )
 def test_the_page_of_a_folder_names_every_file(folder):

@@ -16,9 +16,11 @@ from tests.environments.worlds.wrapper_cases import (
     UNPARSEABLE,
     WRONG,
     answer,
+    compiled,
     make,
     play,
     read,
+    told,
     written,
     wrong,
 )
@@ -85,6 +87,123 @@ def test_votes_are_counted_against_the_spy_and_against_civilians():
         caught = against[0] > max(against[1:])
         assert list(last.outcome) == ([WRONG, CORRECT] if caught else [CORRECT, WRONG])
         assert bool(last.done) and not any(np.any(r.reward) for r in replies)
+
+
+@pytest.mark.default_tier(1)
+@pytest.mark.parametrize("messages", [True, False])
+def test_both_are_paid_if_they_name_the_same_item(messages):
+    world = make(f"agree(items=3, worths=3, messages={messages})")
+    talk, drawn = ["x", "?"] * messages, random.Random(0)
+    agreed = set()
+    for index in range(4):
+        _, prompts = play(world, index, [*talk, "", ""])
+        shown = [dict(item for item in prompt.split(" ")) for prompt in prompts[-2:]]
+        assert shown[0] == shown[1] and len(shown[0]) == 3
+        for names in itertools.product([*shown[0], drawn.choice("yz")], repeat=2):
+            replies, _ = play(world, index, [*talk, *names])
+            if messages:
+                assert [[told(world, r, seat) for seat in (0, 1)] for r in replies[:2]] == [["", "x"], ["?", ""]]
+            assert not any(told(world, r, seat) for r in replies[2 * messages :] for seat in (0, 1))
+            same = names[0] == names[1] and names[0] in shown[0]
+            share = int(shown[0][names[0]]) / max(map(int, shown[0].values())) if same else 0
+            last = replies[-1]
+            np.testing.assert_allclose(last.reward, share, rtol=1e-6)
+            assert not any(np.any(r.reward) or r.done for r in replies[:-1]) and last.done
+            missed = [WRONG if name in shown[0] else UNPARSEABLE for name in names]
+            assert list(last.outcome) == ([CORRECT] * 2 if share == 1 else missed)
+            assert list(last.parts["agreed"]) == [same] * 2
+            agreed.add((same, share == 1))
+    assert len(agreed) == 3
+
+
+def bargained(counts, values, texts):
+    """Return what each turn is told, and shares and outcomes of both seats after the last one, in plain Python."""
+    said, offer = [], None
+    for turn, text in enumerate(texts):
+        seat = turn % 2
+        whole = [sum(c * v for c, v in zip(counts, value, strict=True)) for value in values]
+        if text == "y" and offer:
+            has = {1 - seat: offer, seat: [c - o for c, o in zip(counts, offer, strict=True)]}
+            shares = [sum(h * v for h, v in zip(has[s], values[s], strict=True)) / whole[s] for s in (0, 1)]
+            each = [max(v / w for v, w in zip(pair, whole, strict=True)) for pair in zip(*values, strict=True)]
+            best = sum(c * e for c, e in zip(counts, each, strict=True))
+            said.append(["", "y"] if seat == 0 else ["y", ""])
+            return said, shares, [CORRECT if s >= 0.5 else WRONG for s in shares], sum(shares) / best
+        numbers = [int(c) for c in text if c.isdigit()]
+        fits = len(text) == len(numbers) == len(counts) and all(n <= c for n, c in zip(numbers, counts, strict=True))
+        offer = numbers if fits else None
+        said.append((["", text] if seat == 0 else [text, ""]) if fits else ["?", "?"])
+    outcome = [WRONG if fits or s != seat else UNPARSEABLE for s in (0, 1)]
+    return said, [0, 0], outcome, 0
+
+
+def bargains(world, index):
+    """Return the numbers of items and the values of both seats."""
+    prompts = [prompt.split(":") for prompt in play(world, index, ["", ""])[1]]
+    assert prompts[0][0] == prompts[1][0]
+    return [[int(c) for c in digits] for digits in (prompts[0][0], prompts[0][1], prompts[1][1])]
+
+
+@pytest.mark.full
+def test_deals_divide_what_was_offered():
+    world, drawn, ends = make("bargain(turns=4, most=2)"), random.Random(0), set()
+    for index in range(40):
+        counts, *values = bargains(world, index % 5)
+        texts = []
+        while len(texts) < 4 and not (texts and sum(bargained(counts, values, texts)[1])):  # until a deal
+            offer = "".join(str(drawn.randint(0, c)) for c in counts)
+            texts.append(drawn.choice([offer, offer, "y", "y", "", "999", offer[:2], "y1"]))
+        said, shares, outcome, joint = bargained(counts, values, texts)
+        replies, _ = play(world, index % 5, texts)
+        assert [[told(world, r, seat) for seat in (0, 1)] for r in replies] == said
+        np.testing.assert_allclose(replies[-1].reward, shares, rtol=1e-6)
+        np.testing.assert_allclose(replies[-1].parts["joint"], joint, rtol=1e-6)
+        assert list(replies[-1].outcome) == outcome and list(replies[-1].parts["agreed"]) == [sum(shares) > 0] * 2
+        assert [bool(r.done) for r in replies] == [False] * (len(texts) - 1) + [True]
+        ends.update(outcome)
+    assert ends == {CORRECT, WRONG, UNPARSEABLE}
+
+
+def demonstrated(world, index):
+    """Return the texts of an episode in which the expert writes every turn."""
+    begin, _, step = compiled(world)
+    state, seat, texts, over = begin(jnp.int32(index)), jnp.int32(0), [], False
+    expert = jax.jit(world.expert)
+    while not over:
+        token, mask = expert(state, seat, jax.random.key(len(texts)))
+        texts.append(read(world, token, mask))
+        state, reply = step(state, seat, token, mask)
+        seat, over = reply.next_seat, bool(reply.done)
+    return texts
+
+
+@pytest.mark.full
+def test_experts_concede_and_follow_a_focal_rule():
+    world = make("bargain(turns=4, most=2)")
+    for index in range(6):
+        counts, *values = bargains(world, index)
+        *offers, last = demonstrated(world, index)
+        assert last == "y" and "y" not in offers and len(offers) < 4
+
+        def value(division, seat, values=values):
+            return sum(n * v for n, v in zip(division, values[seat], strict=True))
+
+        for turn in range(len(offers) + 1):  # also what the last writer would have demanded
+            demand = (1 - 0.5 * turn / 3) * value(counts, turn % 2)
+            every = [d for d in itertools.product(*(range(c + 1) for c in counts)) if value(d, turn % 2) >= demand]
+            fewest = min(every, key=lambda d, turn=turn: (sum(d), -value(d, turn % 2), d))
+            left = [c - int(o) for c, o in zip(counts, offers[turn - 1], strict=True)] if turn else counts
+            accepts = turn > 0 and (value(left, turn % 2) >= value(fewest, turn % 2) or turn == 3)
+            assert accepts == (turn == len(offers))
+            assert accepts or tuple(map(int, offers[turn])) == fewest
+    for call, focal in (("agree()", True), ("agree(focal=0.0, messages=True)", False)):
+        world = make(call)
+        for index in range(6):
+            texts = demonstrated(world, index)
+            prompts = [prompt.split(" ") for prompt in play(world, index, [""] * len(texts))[1][:2]]
+            best = [[name for name, worth in prompt if worth == max(w for _, w in prompt)] for prompt in prompts]
+            assert texts == [min(best[0]) if focal else best[0][0]] * len(texts)
+            assert sorted(prompts[0]) == sorted(prompts[1]) and sorted(best[0]) == sorted(best[1])
 
 
 @pytest.mark.full

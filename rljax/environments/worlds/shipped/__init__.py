@@ -7,10 +7,11 @@
 ``guess.py``       ``guess``, ``twenty_questions``: find a secret number; ``tagged``: with tagged turns
 ``maze.py``        ``maze``: walk to a goal in a grid with walls
 ``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
+``planning/``      worlds of planning, paid by comparison with a plan that the program computes
 ``propose.py``     ``propose``: one seat writes problems, the other one solves them (chapters)
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``revise.py``      ``revise``: answer, with or without a judgement, then answer again
-``spy.py``         ``spy``: clues and votes against a player with another card (chapters)
+``social/``        worlds of several seats with different knowledge or interests
 ``wordle.py``      ``wordle``: find a word by marks of its letters
 ``zoom.py``        ``zoom``: name where a plate is in a blurred picture, read it in the magnified cell (chapters)
 =================  ============================================================================================
