@@ -143,6 +143,13 @@ def line(*parts: str | types.Array) -> types.Array:
     return jnp.concatenate([p.astype(jnp.int32) for p in pieces])
 
 
+def either(which: types.Array, first: types.Array, second: types.Array) -> types.Array:
+    """Return one of two texts, which may differ in length: ``[K]`` int32, K the greater length."""
+    width = max(first.shape[0], second.shape[0])
+    first, second = (jnp.pad(x, (0, width - x.shape[0])) for x in (first, second))
+    return jnp.where(which, first, second)
+
+
 def decimal(value: types.Array, width: int) -> types.Array:
     """Write an integer >= 0 in decimal, without leading zeros: ``[width]`` int32."""
     return characters.decimal(value[None], width)[0]

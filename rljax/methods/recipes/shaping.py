@@ -297,7 +297,7 @@ def cls_rl(form: NonNegative = 1.0, kl: NonNegative = 0.04) -> Algorithm:
     return _grpo([reward.add_parts((("format", form),))], kl=kl)
 
 
-@recipe(task="mixture(propose(operators='+'), propose(operators='-'))")
+@recipe(task="programs()")
 def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
     """Pay a proposer of tasks by how hard they are for the solver, provided that it can solve them at all.
 

@@ -118,7 +118,7 @@ def dr_mas(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative
     )
 
 
-@recipe(task="extract(arithmetic())")
+@recipe(task="extract(arithmetic(), others=True)")
 def evolving_rl(weights: tuple[float, ...] = (0.2, 1.0), low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
     """GRPO for an extractor and a solver in one policy, normalized and weighed by role.
 

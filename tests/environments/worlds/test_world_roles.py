@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.environments.worlds import demonstrations
+from rljax.environments.worlds.shipped import extract
 from tests.environments.worlds.wrapper_cases import (
     CORRECT,
     SUMS,
@@ -52,6 +53,53 @@ def test_proposals_are_read_as_python_reads_them():
             assert int(replies[-1].outcome[0]) == (CORRECT if any(right) else WRONG)
 
 
+def ran(program, value):
+    """Return the output of a program in plain Python."""
+    for sign, digit in re.findall(r"([-+*])(\d)", program):
+        value = {"+": value + int(digit), "-": value - int(digit), "*": value * int(digit)}[sign] % 10
+    return value
+
+
+def test_programs_are_run_as_python_runs_them():
+    world, drawn, rewards = make("programs(attempts=2, pairs=2)"), random.Random(0), set()
+    form, only = re.compile(r"((?:[-+*]\d){1,2}):(\d)"), re.compile(r"(?:[-+*]\d){1,2}")
+    for index in range(24):
+        kind = "dai"[index % 3]
+        given = play(world, index, [""])[1][0]
+        assert given[0] == kind and given[-1] == "?" and form.fullmatch(given[1:-1])
+        texts = ["+3*2:4", "-7:0", "*5*2:9", given[1:-1], "", "+3", "+3:", ":4", "+3:42", "3+:1", "+3*2*1", "+3 :4"]
+        text = texts[index] if index < len(texts) else "".join(drawn.choices("+-*:0123", k=drawn.randint(3, 6)))
+        match = form.fullmatch(text)
+        if not match or text == given[1:-1]:
+            (reply,), _ = play(world, index, [text])
+            assert reply.done and list(reply.outcome) == [UNPARSEABLE, WRONG] and not any(reply.reward), text
+            continue
+        program, value = match[1], int(match[2])
+        output = ran(program, value)
+        for attempts in (("0", "7"), (str(output), "x"), (program, "*2-4"), ("+0" + program[:2], program + "+0")):
+            replies, prompts = play(world, index, [text, *attempts])
+            assert prompts[1] == prompts[2]
+            if kind == "i":
+                pairs = [(int(pair[0]), int(pair[2])) for pair in prompts[1][:-1].split(" ")]
+                assert len({x for x, _ in pairs}) == 2 and all(ran(program, x) == y for x, y in pairs)
+            else:
+                assert prompts[1] == {"d": f"{text}=", "a": f"{program}={output}?"}[kind]
+            paid = []
+            for said in attempts:
+                readable = only.fullmatch(said) if kind == "i" else re.fullmatch(r"\d", said)
+                if kind == "i" and readable:
+                    right = all(ran(said, x) == ran(program, x) for x in range(10))
+                else:
+                    right = readable and (ran(program, int(said)) if kind == "a" else int(said)) == output
+                paid.append(1.0 if right else -0.5 if readable else -1.0)
+            assert [list(map(float, r.reward)) for r in replies] == [[0, 0], *([0, p] for p in paid)], (text, attempts)
+            share = paid.count(1.0) / 2
+            assert list(replies[-1].parts["solver_success"]) == [share] * 2 and bool(replies[-1].done)
+            assert [int(r.domain) for r in replies] == ["dai".index(kind)] * 3
+            rewards |= {(kind, p) for p in paid}
+    assert len(rewards) == 9  # each kind had right, wrong and unreadable answers
+
+
 def test_the_extractor_is_paid_the_mean_of_the_attempts_that_read_its_skill():
     world = make(f"extract({SUMS}, length=4, attempts=2)")
     problem, right, false = world.inner.text(1, "train"), answer(world.inner, 1), wrong(world.inner, 1)
@@ -64,6 +112,19 @@ def test_the_extractor_is_paid_the_mean_of_the_attempts_that_read_its_skill():
             assert prompts == [f"{problem}skill:", *([f"{problem}skill:{shown}use:"] * 2)]
             assert list(replies[-1].parts["success"]) == [sum(paid) / 2] * 2
             assert [int(r.next_seat) for r in replies] == [1, 1, 1] and bool(replies[-1].done)
+
+
+def test_a_skill_is_used_on_other_problems_than_the_one_it_was_written_from():
+    world = make(f"extract({SUMS}, length=4, attempts=2, others=True)")
+    size = world.inner.size("train")
+    source, *others = [(1 + n * extract._STRIDE) % size for n in range(3)]
+    problems = [world.inner.text(i, "train") for i in (source, *others)]
+    right = [answer(world.inner, i) for i in others]
+    replies, prompts = play(world, 1, ["12", right[0], wrong(world.inner, others[1])])
+    assert prompts == [f"{problems[0]}{answer(world.inner, source)}skill:", *(f"{p}skill:12use:" for p in problems[1:])]
+    assert len({*problems}) == 3
+    assert [list(map(float, r.reward)) for r in replies] == [[0, 0], [0.5, 1], [0, 0]]
+    assert list(replies[-1].parts["success"]) == [0.5] * 2
 
 
 @pytest.mark.full
@@ -209,7 +270,8 @@ def test_experts_concede_and_follow_a_focal_rule():
 @pytest.mark.full
 def test_experts_of_roles_play_well():
     index = jnp.arange(24, dtype=jnp.int32)
-    for text in ("propose(attempts=2)", f"extract({SUMS}, length=4)", "spy(civilians=2, digits=3)"):
+    calls = ("propose(attempts=2)", "programs(attempts=2)", f"extract({SUMS}, length=4)", "spy(civilians=2, digits=3)")
+    for text in calls:
         world = make(text)
         rows = jax.jit(lambda key, w=world: demonstrations.chapters(w, index, "train", key))(jax.random.key(2))
         rows = jax.tree.map(np.asarray, rows)
@@ -220,6 +282,10 @@ def test_experts_of_roles_play_well():
         for says, reads in zip(said, asked, strict=True):
             if world.name == "propose":
                 assert FORM.fullmatch(says[0]) and says[1:] == [str(eval(says[0]))] * 2
+            elif world.name == "programs":
+                program, value = says[0].split(":")
+                kind, output, answer = reads[0][0], ran(program, int(value)), says[1]
+                assert says[2] == answer == {"d": f"{output}", "a": value, "i": program}[kind]
             elif world.name == "extract":
                 start = reads[0].partition("=")[0]
                 assert says[0] == str(eval(start)) and reads[1] == f"{start}=skill:{says[0]}use:"

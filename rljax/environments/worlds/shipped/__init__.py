@@ -9,6 +9,7 @@
 ``memory.py``      ``memory``: a document read in chunks, with a note as the only memory (chapters)
 ``planning/``      worlds of planning, paid by comparison with a plan that the program computes
 ``propose.py``     ``propose``: one seat writes problems, the other one solves them (chapters)
+``programs.py``    ``programs``: the same with programs: deduction, abduction, induction (chapters)
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``revise.py``      ``revise``: answer, with or without a judgement, then answer again
 ``social/``        worlds of several seats with different knowledge or interests
