@@ -126,6 +126,7 @@ def test_a_copy_of_the_weights_is_costed_by_what_a_device_receives():
         compiling.trace(program.steps[-1], "fused")
 
 
+@pytest.mark.full
 def test_some_chips_of_a_host_sample_and_the_others_update():
     host, config = target("v5e:2x2"), small(layers=1, width=32, heads=2, kv_heads=1, hidden=64)
     config.mesh.update({"rollout": 1, "fsdp": 1, "data": 3})

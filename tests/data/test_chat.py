@@ -264,9 +264,10 @@ def test_sample_applies_the_filters_of_the_run():
         ("{{ range(10 ** 6) | list }}", "chat template: Range too big"),
         ("{{ 10 ** 9 ** 9 }}", r"chat template: \*\*: a result above 1,000,000"),
         ("{{ 'x' * 10000000 }}", r"chat template: \*: a result above 1,000,000"),
-        (
+        pytest.param(
             "{% set r = range(100000) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
             "chat template: loops of more than 1,000,000 passes",
+            marks=pytest.mark.full,
         ),
     ],
 )

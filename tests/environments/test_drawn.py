@@ -319,6 +319,7 @@ def test_twin_picture_and_demonstration_agree(case, split):
     assert np.all(verdict.outcome == CORRECT) and np.all(verdict.reward == 1)
 
 
+@pytest.mark.default_tier(3)
 @pytest.mark.parametrize("case", CASES)
 def test_splits_share_no_combination(case):
     name, settings = CASES[case]

@@ -303,6 +303,7 @@ def test_settings_out_of_range(name, settings, words):
         environments.lookup(name)(**settings)
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize(("name", "missing"), [("arithmetic", ";"), ("countdown", ":>")])
 def test_binding(name, missing):
     task = environments.lookup(name)()

@@ -78,6 +78,7 @@ def test_rewards_of_another_goal_are_those_that_the_world_pays_for_the_same_acti
     np.testing.assert_array_equal(moved.reward, paid[solved])
 
 
+@pytest.mark.full
 def test_relabelled_rows_end_where_they_arrive_and_others_stay():
     """Each new row is the episode that the world plays with the goal that its observations show."""
     before, (actions, _) = rows(), played()

@@ -99,7 +99,7 @@ def flags(helps):
     """Return {command: names of its flags}."""
     names = {command: known for command, (known, _, _) in helps.items()}
     names["sweep"] = [*names["train"], "index", "count"]  # the commands that read their words themselves
-    names["algorithms"] = ["page"]
+    names["algorithms"] = ["page", "coverage"]
     return {command: {*known, "help"} for command, known in names.items()}
 
 

@@ -48,6 +48,7 @@ class Flow:
         return v + jnp.broadcast_to(time @ params["moved"], x.shape) if "moved" in params else v
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_position_for_each_step_has_the_same_draws_and_their_log_probs_add_up(noise):
     whole, apart = (build(noise=noise, positions=positions) for positions in ("action", "step"))
@@ -149,6 +150,7 @@ def test_settings_that_cannot_be_are_refused(settings, words):
 # --- credit -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_credit_of_turns_is_that_of_actions_and_discounts_denoising_steps():
     """GAE over turns of K positions each equals GAE over actions, also where windows cut the episode."""
     draws, steps = np.random.default_rng(7), 5

@@ -179,6 +179,7 @@ def test_garbage_does_not_overflow_and_the_square_is_twice_k2():
     np.testing.assert_allclose(term(penalty.convex_kl("k3", 1.0, 0.25), d), 0.25 * term(penalty.kl("k3", 1.0), d))
 
 
+@pytest.mark.full
 def test_k3_falls_towards_the_reference_from_any_distance():
     d = np.array([-1e4, -500.0, -21.0, -20.5, -19.5, -3.0, -1e-3, 0.0, 1e-3, 3.0, 21.0, 1e4])
     with jax.enable_x64(False):

@@ -114,6 +114,7 @@ def test_contexts_are_uniform_in_their_intervals_and_the_splits_share_none():
         np.testing.assert_array_equal(values[:, 1:3], np.float32([[0.1, 1.0]] * 256))
 
 
+@pytest.mark.full
 def test_bands_divide_the_lengths_of_both_splits():
     index = jnp.arange(256)
     for split in ("train", "heldout"):

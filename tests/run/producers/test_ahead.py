@@ -143,6 +143,7 @@ def cut(workdir, step):
             shutil.rmtree(folder)
 
 
+@pytest.mark.full
 def test_a_run_resumes_with_rows_in_flight(tmp_path):
     c = config(run__lag=LAG, mesh__rollout=1, checkpoint__max_to_keep=9)
     whole = train(c, tmp_path / "run", TWO)

@@ -82,6 +82,7 @@ def folder(tmp_path):
     return place
 
 
+@pytest.mark.full
 def test_recorded_rows_make_the_updates_of_the_run_that_sampled_them(folder):
     (folder / ".late.jsonl").write_text("not finished")
     (folder / "0.jsonl.tmp").write_text("not finished")

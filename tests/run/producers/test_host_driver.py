@@ -125,6 +125,7 @@ def test_rows_that_take_turns_in_fewer_slots_are_the_same(world, monkeypatch):
     same(rows, world(host=fewer))
 
 
+@pytest.mark.full
 def test_slots_of_the_graph_take_the_next_episode():
     whole, fewer = inside(), inside(slots=3)
     equal(whole, fewer)

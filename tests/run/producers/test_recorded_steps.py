@@ -105,6 +105,7 @@ def test_an_expert_is_recorded_without_log_probs(tmp_path):
 # --- windows -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_each_step_is_in_one_window_and_has_the_target_of_its_transition(file):
     """It is r + gamma V(s'), with 0 behind a terminal, and V behind a time limit or the end of a window."""
     x, q = dict(np.load(file)), state_action.q_returns(0.9)

@@ -11,7 +11,7 @@ from experiments import arms
 from rljax.run.evaluation import intervals
 from rljax.run.members import sweep
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 PLACE = ROOT / "experiments"
 FOLDERS = sorted(path.parent for path in PLACE.glob("**/study.py") if "arms.main(STUDY" in path.read_text())
 
@@ -84,6 +84,7 @@ def test_every_arm_is_a_config_and_every_claim_compares_arms(folder):
     assert len(s.seeds) >= 5 and {c.first for c in s.claims} | {c.second for c in s.claims} <= {*s.arms, "base"}
 
 
+@pytest.mark.default_tier(4)
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_a_page_has_the_tables_of_its_results(folder):
     records = json.loads((folder / "results.json").read_text())
