@@ -12,11 +12,12 @@ import numpy.typing as npt
 from matplotlib import figure
 
 from experiments import arms
+from experiments.reasoning import runs
 from rljax.run.evaluation import intervals
 from rljax.run.reports.pages import plots
 
-Floats = npt.NDArray[np.float64]
 Records = Sequence[Mapping[str, Any]]
+Path = Sequence[tuple[float, float]]  # KL to the base in nats, and a value
 KS = (1, 4, 16, 64, 256)
 
 
@@ -31,7 +32,6 @@ class Claim:
       quantity: "pass@1", "pass@K", or a number of the last measurement or of the end of a curve.
       below: whether the first is claimed to be below the second, in place of above.
       matched: whether the arms are compared at equal KL to the base: see ``matched``.
-      domain: the name of the domain whose prompts count; "": all.
     """
 
     text: str
@@ -40,7 +40,6 @@ class Claim:
     quantity: str
     below: bool = False
     matched: bool = False
-    domain: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,39 +53,38 @@ class Topic:
 # --- values ----------------------------------------------------------------------------------------
 
 
-def each(measured: Mapping[str, Any], quantity: str, tries: int) -> Floats:
-    """Return an estimate of pass@k for each prompt, ``[P]``, or a number of the measurement, ``[1]``.
+def value(measured: Mapping[str, Any], quantity: str, tries: int) -> float:
+    """Return an estimate of pass@k, the mean over prompts, or a number of a measurement.
 
     Args:
-      measured: from ``runs.measure``.
+      measured: of a policy, see ``runs.Runs``.
       quantity: "pass@1", from all of the first ``tries`` samples; "pass@K", whether the first right sample is among K;
         or the name of a number.
       tries: see ``runs.Size``.
     """
     if quantity == "pass@1":
-        return arms.unpack(measured["right"]) / tries
+        return float(arms.unpack(measured["right"]).mean() / tries)
     if quantity.startswith("pass@"):
-        first = arms.unpack(measured["first"])
-        return ((first > 0) & (first <= int(quantity.removeprefix("pass@")))).astype(np.float64)
-    return np.array([measured[quantity]])
+        return float(solved(measured, int(quantity.removeprefix("pass@"))).mean())
+    return measured[quantity]
 
 
-def path(record: Mapping[str, Any], base: Mapping[str, Any], quantity: str, tries: int) -> list[tuple[float, Floats]]:
-    """Return the KL to the base and the value of a quantity, of the base and at each measurement of a run."""
-    points = [base["at"]["0"], *record["at"].values()]
-    return [(x["kl"], each(x, quantity, tries)) for x in points]
+def solved(measured: Mapping[str, Any], k: int) -> npt.NDArray[np.bool_]:
+    """Return the prompts of which one of the first k samples is right, ``[P]``."""
+    first = arms.unpack(measured["first"])
+    return (first > 0) & (first <= k)
 
 
-def at_kl(points: Sequence[tuple[float, Floats]], kl: float) -> Floats:
+def at_kl(path: Path, kl: float) -> float:
     """Return the value of a path where it first reaches a KL, interpolated linearly in KL; its last if never."""
-    for (low, before), (high, after) in itertools.pairwise(points):
+    for (low, before), (high, after) in itertools.pairwise(path):
         if low <= kl <= high:
             share = (kl - low) / (high - low) if high > low else 1.0
             return before + share * (after - before)
-    return points[-1][1]
+    return path[-1][1]
 
 
-def matched(first: Sequence[tuple[float, Floats]], second: Sequence[tuple[float, Floats]]) -> tuple[Floats, Floats]:
+def matched(first: Path, second: Path) -> tuple[float, float]:
     """Return the values of two paths at the largest KL that both reach: the smaller of their last ones."""
     kl = min(first[-1][0], second[-1][0])
     return at_kl(first, kl), at_kl(second, kl)
@@ -94,49 +92,46 @@ def matched(first: Sequence[tuple[float, Floats]], second: Sequence[tuple[float,
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The records of ``runs``, of which the base is one."""
+    """The records of ``runs``, those of the base among them.
+
+    Attributes:
+      records: of all runs.
+      size: how much a run did.
+    """
 
     records: Records
-    tries: int
+    size: runs.Size
 
-    @property
-    def base(self) -> Mapping[str, Any]:
-        """The record of the base."""
-        return next(r for r in self.records if r["arm"] == "base")
-
-    def runs(self, arm: str) -> dict[int, Mapping[str, Any]]:
+    def of(self, arm: str) -> dict[int, Mapping[str, Any]]:
         """Return the runs of an arm by seed."""
         return {r["seed"]: r for r in self.records if r["arm"] == arm}
 
-    def path(self, record: Mapping[str, Any], quantity: str, domain: str = "") -> list[tuple[float, Floats]]:
-        """Return the path of a run over the prompts of a domain, see ``path``."""
-        points = path(record, self.base, quantity, self.tries)
-        if not domain:
-            return points
-        counted = np.array([*self.base["domain"]]) == str(self.base["domains"].index(domain))
-        return [(kl, x[counted]) for kl, x in points]
+    def path(self, arm: str, seed: int, quantity: str) -> Path:
+        """Return KL and value, of the base and at each measurement that has the quantity."""
+        points = [*self.of("base")[seed]["at"].values(), *self.of(arm)[seed]["at"].values()]
+        if quantity.startswith("pass@") and int(quantity.removeprefix("pass@")) > self.size.meanwhile:
+            points = [points[0], points[-1]]
+        return [(x["kl"], value(x, quantity, self.size.tries)) for x in points]
 
-    def pairs(self, claim: Claim) -> tuple[dict[Hashable, intervals.Values], dict[Hashable, intervals.Values]]:
+    def pairs(self, claim: Claim) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
         """Return the values of both arms of a claim by seed, of the seeds of which both have ended."""
-        first, second = self.runs(claim.first), self.runs(claim.second)
-        if claim.second == "base":
-            second = dict.fromkeys(first, self.base)
-        values: tuple[dict[Hashable, intervals.Values], dict[Hashable, intervals.Values]] = {}, {}
-        for seed in sorted(first.keys() & second.keys()):
+        first, second, base = self.of(claim.first), self.of(claim.second), self.of("base")
+        values: tuple[dict[Hashable, float], dict[Hashable, float]] = {}, {}
+        for seed in sorted(first.keys() & second.keys() & base.keys()):
             if claim.quantity in first[seed].get("curves", {}):
-                ends = [np.array([r["curves"][claim.quantity][-1]]) for r in (first[seed], second[seed])]
+                ends = tuple(r["curves"][claim.quantity][-1] for r in (first[seed], second[seed]))
             elif claim.second == "base":
-                points = self.path(first[seed], claim.quantity, claim.domain)
-                ends = [points[-1][1], points[0][1]]
+                path = self.path(claim.first, seed, claim.quantity)
+                ends = path[-1][1], path[0][1]
             else:
-                a, b = (self.path(r, claim.quantity, claim.domain) for r in (first[seed], second[seed]))
-                ends = [*matched(a, b)] if claim.matched else [a[-1][1], b[-1][1]]
-            for of, value in zip(values, ends, strict=True):
-                of[seed] = value
+                paths = [self.path(arm, seed, claim.quantity) for arm in (claim.first, claim.second)]
+                ends = matched(*paths) if claim.matched else tuple(path[-1][1] for path in paths)
+            for by_seed, end in zip(values, ends, strict=True):
+                by_seed[seed] = end
         return values
 
     def difference(self, claim: Claim) -> intervals.Estimate | None:
-        """Return the first arm minus the second, over seeds and prompts; None without two seeds."""
+        """Return the first arm minus the second, paired by seed; None without two seeds."""
         first, second = self.pairs(claim)
         if len(first) < 2:
             return None
@@ -165,39 +160,33 @@ def claims(results: Results, topic: Topic) -> str:
     return "\n".join(lines)
 
 
-def _cell(values: Sequence[Floats]) -> str:
-    """Return a mean over runs in percent, with its interval over seeds and prompts."""
-    return arms.text(intervals.mean(list(values), bounds=intervals.UNIT))
-
-
 def table(results: Results, topic: Topic) -> str:
     """Return the table of the base and of the arms at each of their measurements."""
-    names = [f"pass@{k}" for k in KS]
-    last = results.base["domains"][-1]
-    columns = ["KL", *names, f"pass@{KS[-1]}, {last}", "gained", "lost", "entropy", "length"]
+    names, size = [f"pass@{k}" for k in KS], results.size
+    columns = ["KL", *names, "gained", "lost", "entropy", "length"]
     lines = [f"| arm | rate | seeds | step | {' | '.join(columns)} |", "| --- " * (len(columns) + 4) + "|"]
-    base = results.base["at"]["0"]
-    solved = each(base, f"pass@{KS[-1]}", results.tries)
-
-    def row(arm: str, rate: str, runs: Sequence[Mapping[str, Any]], step: str, number: int) -> str:
-        at = [r["at"][step] for r in runs]
-        cells = [f"{np.mean([x['kl'] for x in at]):.3f}"]
-        cells += [_cell([each(x, name, results.tries) for x in at]) for name in names]
-        cells.append(_cell([results.path(r, names[-1], last)[number][1] for r in runs]))
-        ends = [each(x, names[-1], results.tries) for x in at]
-        gained, lost = (100 * np.mean([np.maximum(s * (x - solved), 0) for x in ends]) for s in (1, -1))
-        cells += [f"{gained:.1f}", f"{lost:.1f}"]
-        cells += [f"{np.mean([x[name] for x in at]):.3g}" for name in ("entropy", "length")]
-        return f"| {arm} | {rate} | {len(runs)} | {step} | {' | '.join(cells)} |"
-
-    lines.append(row("base", "", [results.base], "0", 0))
-    for arm in topic.arms:
-        runs = [*results.runs(arm).values()]
-        if not runs:
+    base = results.of("base")
+    for arm in ("base", *topic.arms):
+        runs_of = {seed: run for seed, run in results.of(arm).items() if seed in base}
+        if not runs_of:
             lines.append(f"| {arm} | | 0 | not run yet |" + " |" * len(columns))
             continue
-        steps = enumerate(runs[0]["at"], 1)
-        lines += [row(arm, f"{runs[0]['rate']:g}", runs, step, number) for number, step in steps]
+        first = next(iter(runs_of.values()))
+        for step in first["at"]:
+            at = {seed: run["at"][step] for seed, run in runs_of.items()}
+            reached = size.limit if step in ("0", str(size.measured[-1])) else size.meanwhile
+            cells = [f"{np.mean([x['kl'] for x in at.values()]):.3f}"]
+            for k, name in zip(KS, names, strict=True):
+                values = [value(x, name, size.tries) for x in at.values()]
+                cells.append(arms.text(intervals.mean(values, bounds=intervals.UNIT)) if k <= reached else "")
+            ends = [(solved(base[seed]["at"]["0"], reached), solved(x, reached)) for seed, x in at.items()]
+            cells += [
+                f"{100 * np.mean([np.mean(a & ~b) for a, b in pairs]):.1f}"
+                for pairs in ([(after, before) for before, after in ends], ends)
+            ]
+            cells += [f"{np.mean([x[name] for x in at.values()]):.3g}" for name in ("entropy", "length")]
+            rate = f"{first['rate']:g}" if "rate" in first else ""
+            lines.append(f"| {arm} | {rate} | {len(at)} | {step} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -205,8 +194,9 @@ def text(results: Results, topic: Topic) -> str:
     """Return what the command writes to a page."""
     counted = [r for r in results.records if r["arm"] in (*topic.arms, "base")]
     hours = sum(r["cpu_seconds"] for r in counted) / 3600
-    spent = f"{len(counted) - 1} runs and the base, {hours:.1f} hours of processor time."
-    covered = "Intervals of pass@k cover seeds and prompts, those of the base prompts; of other quantities, seeds."
+    ended = sum(r["arm"] != "base" for r in counted)
+    covered = "Intervals are Student's t over seeds, each of which has prompts of its own, so that they cover both."
+    spent = f"{ended} runs and {len(counted) - ended} measurements of the base, {hours:.1f} hours of processor time."
     return f"{claims(results, topic)}\n\n{table(results, topic)}\n\n{covered} {spent}"
 
 
@@ -214,17 +204,17 @@ def text(results: Results, topic: Topic) -> str:
 
 
 def draw(results: Results, topic: Topic, file: pathlib.Path) -> None:
-    """Draw pass@256 against pass@1, both against the KL, and pass@k minus the base's."""
+    """Draw pass@64 against pass@1, both against the KL, and pass@k minus the base's."""
     canvas = figure.Figure(figsize=(12, 3.8), layout="constrained")
     frontier, by_kl, by_k = canvas.subplots(1, 3)
-    most = f"pass@{KS[-1]}"
+    most = f"pass@{results.size.meanwhile}"
     for color, arm in zip(plots.COLORS, topic.arms, strict=False):
-        runs = [*results.runs(arm).values()]
-        if not runs:
+        seeds = sorted(results.of(arm).keys() & results.of("base").keys())
+        if not seeds:
             continue
-        one, many = ([results.path(r, quantity) for r in runs] for quantity in ("pass@1", most))
-        x, y = (100 * np.array([[v.mean() for _, v in points] for points in paths]) for paths in (one, many))
-        kl = np.array([[kl for kl, _ in points] for points in one])
+        one, many = ([results.path(arm, seed, quantity) for seed in seeds] for quantity in ("pass@1", most))
+        x, y = (100 * np.array([[v for _, v in path] for path in paths]) for paths in (one, many))
+        kl = np.array([[kl for kl, _ in path] for path in one])
         for ax, across in ((frontier, x), (by_kl, kl)):
             ax.plot(across.T, y.T, color=color, linewidth=0.6, alpha=0.35)
             ax.plot(across.mean(axis=0), y.mean(axis=0), color=color, marker="o", markersize=4, label=arm)

@@ -5,6 +5,7 @@ one after another in one process, which compiles each arm once.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -23,7 +24,7 @@ from rljax import sampling, types
 from rljax.data import storage
 from rljax.host import backends
 from rljax.run import programs
-from rljax.run.evaluation import evaluate, ranking
+from rljax.run.evaluation import evaluate
 
 BINS = 10  # parts of a run whose metrics are averaged
 CURVES = ("accuracy", "entropy", "length", "clipped", "gradient_norm")
@@ -52,31 +53,33 @@ class Size:
 
     Attributes:
       measured: steps after which a run is measured; the last is its length.
-      prompts: held-out prompts of a measurement.
+      prompts: held-out prompts of a measurement; each seed has others.
       tries: samples of each prompt that pass@1 is estimated from.
-      limit: the most samples of a prompt that has no right one yet.
+      limit: the most samples of a prompt that has no right one yet, at the end of a run and of the base.
+      meanwhile: the same, of the other measurements.
       compared: prompts and samples that the KL to the base is estimated from.
       batches: prompts and samples of a compiled batch, while a prompt has had fewer than ``few`` samples, and later.
       few: see ``batches``.
-      variant: of ``configs/reasoning.py``.
+      variants: of ``configs/reasoning.py``, whose problems are trained on, and measured.
     """
 
     measured: tuple[int, ...] = (40, 80)
-    prompts: int = 512
+    prompts: int = 256
     tries: int = 16
     limit: int = 256
+    meanwhile: int = 64
     compared: tuple[int, int] = (128, 8)
     batches: tuple[tuple[int, int], tuple[int, int]] = ((32, 16), (8, 64))
     few: int = 64
-    variant: str = ""
+    variants: tuple[str, str] = ("", "hard")
 
 
-QUICK = Size((1, 2), 4, 2, 8, (4, 2), ((2, 2), (2, 4)), 4, "quick")
+QUICK = Size((1, 2), 4, 2, 8, 4, (4, 2), ((2, 2), (2, 4)), 4, ("quick", "quick"))
 
 
-def config(arm: Arm, size: Size) -> Any:
-    """Return the config of a run of an arm."""
-    c = rljax.get_config("reasoning", size.variant)
+def config(arm: Arm, size: Size, variant: str) -> Any:
+    """Return the config of a run of an arm, on the problems of a variant."""
+    c = rljax.get_config("reasoning", variant)
     c.algorithm = arm.algorithm
     c.phases = ("main",)
     phase = rljax.phase(steps=size.measured[-1], optimizer=ADAM.format(arm.rate), warmup=5)
@@ -89,34 +92,37 @@ def config(arm: Arm, size: Size) -> Any:
 # --- measuring -------------------------------------------------------------------------------------
 
 
-def solve(step: Any, params: types.Tree, key: types.Key, size: Size) -> tuple[Ints, Ints]:
+def solve(step: Any, params: types.Tree, key: types.Key, prompts: range, limit: int, size: Size) -> tuple[Ints, Ints]:
     """Sample held-out prompts, each until one of its completions is right.
 
-    A prompt gets ``size.tries`` samples, and more, in batches, while none is right and it has fewer than
-    ``size.limit``. Let T be the number of its first right sample: 1[T <= k] is an unbiased estimate of pass@k for each
-    k up to the limit, and costs few samples where pass@k is near 1. That of pass@1 is the share of right ones among
-    the first ``size.tries``.
+    A prompt gets ``size.tries`` samples, and more, in batches, while none is right and it has fewer than ``limit``. Let
+    T be the number of its first right sample: 1[T <= k] is an unbiased estimate of pass@k for each k up to the limit,
+    and costs few samples where pass@k is near 1. That of pass@1 is the share of right ones among the first
+    ``size.tries``.
 
     Args:
-      step: of the run.
+      step: whose task has the prompts.
       params: of the policy.
-      key: the root key of the run.
-      size: the numbers of prompts and samples.
+      key: a root key.
+      prompts: numbers of the prompts.
+      limit: the most samples of a prompt.
+      size: the other numbers of samples.
 
     Returns:
       Of each prompt T, 0 if no sample is right, and the number of right ones among the first ``size.tries``.
     """
-    first, right = np.zeros(size.prompts, np.int64), np.zeros(size.prompts, np.int64)
-    task, done = step.setup.task, 0
-    sampler = dataclasses.replace(step.setup.settings.sampler, **evaluate.SAMPLED)
-    unsolved = np.arange(size.prompts)
-    while done < size.limit and len(unsolved):
+    first, right = np.zeros(len(prompts), np.int64), np.zeros(len(prompts), np.int64)
+    sampler, done = dataclasses.replace(step.setup.settings.sampler, **evaluate.SAMPLED), 0
+    unsolved = np.arange(len(prompts))
+    while done < limit and len(unsolved):
         count, samples = size.batches[done >= size.few]
         for start in range(0, len(unsolved), count):
-            part = np.resize(unsolved[start : start + count], count).astype(np.int32)  # the last one is padded
-            rows, number = np.repeat(part, samples), np.tile(done + np.arange(samples, dtype=np.int32), count)
+            part = np.resize(unsolved[start : start + count], count)  # the last one is padded
+            index = (prompts.start + part).astype(np.int32)
+            rows, number = np.repeat(index, samples), np.tile(done + np.arange(samples, dtype=np.int32), count)
             keys = sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(number))
-            out = step.generate(params, task.prompts(jnp.asarray(part), "heldout"), keys, samples, sampler)
+            asked = step.setup.task.prompts(jnp.asarray(index), "heldout")
+            out = step.generate(params, asked, keys, samples, sampler)
             outcome = step.verify(jnp.asarray(rows), "heldout", out.token, out.mask).outcome
             correct = np.asarray(outcome == types.Outcome.CORRECT).reshape(count, samples)
             if done < size.tries:
@@ -125,43 +131,44 @@ def solve(step: Any, params: types.Tree, key: types.Key, size: Size) -> tuple[In
             first[part[solved]] = done + 1 + correct[solved].argmax(axis=1)
         done += samples
         unsolved = np.flatnonzero(first == 0)
-    first[first > size.limit] = 0
+    first[first > limit] = 0
     return first, right
 
 
-def distance(step: Any, params: types.Tree, base: types.Tree, key: types.Key, size: Size) -> dict[str, float]:
+def distance(
+    step: Any, params: types.Tree, base: types.Tree, key: types.Key, prompts: range, size: Size
+) -> dict[str, float]:
     """Return what held-out completions say of a policy.
 
     Args:
-      step: of the run.
+      step: whose task has the prompts.
       params: of the policy.
       base: of the base.
-      key: the root key of the run.
-      size: the numbers of prompts and samples.
+      key: a root key.
+      prompts: numbers of the prompts.
+      size: how many of them, and how many samples of each.
 
     Returns:
       "kl", the estimate k3 of KL(policy || base) of a completion, nats, with its standard error "kl_error"; "entropy"
       of a token, nats; "length", tokens.
     """
-    rows = ranking.sampled(step, params, key, *size.compared)
-    scores = step.score("policy", params, rows, types.Needs(entropy=True))
-    log_ratio = step.score("policy", base, rows, types.Needs(entropy=True)).logp - scores.logp
-    kl = np.asarray(jnp.sum(rows.mask * (jnp.expm1(log_ratio) - log_ratio), axis=1))
-    tokens = float(rows.mask.sum())
+    count, samples = size.compared
+    index = jnp.repeat(jnp.arange(prompts.start, prompts.start + count, dtype=jnp.int32), samples)
+    number = jnp.tile(jnp.arange(samples, dtype=jnp.int32), count)
+    asked = step.setup.task.prompts(index[::samples], "heldout")
+    keys = sampling.row_keys(key, 0, index, number)
+    out = step.generate(params, asked, keys, samples, step.setup.settings.sampler)
+    context = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), asked.context)
+    rows = types.Rollout(out.mask, jnp.zeros(len(index)), index, context)
+    rows = rows.replace(action=types.Action(token=out.token, length=out.length), index=index)
+    log_ratio = step.score("policy", base, rows, types.Needs()).logp - out.raw_logp
+    kl = np.asarray(jnp.sum(out.mask * (jnp.expm1(log_ratio) - log_ratio), axis=1))
+    tokens = float(out.mask.sum())
     return {
         "kl": float(kl.mean()),
         "kl_error": float(kl.std(ddof=1) / len(kl) ** 0.5),
-        "entropy": float((scores.entropy * rows.mask).sum()) / tokens,
+        "entropy": float((out.entropy * out.mask).sum()) / tokens,
         "length": tokens / len(kl),
-    }
-
-
-def measure(step: Any, params: types.Tree, base: types.Tree, key: types.Key, size: Size) -> dict[str, Any]:
-    """Return what is stored of a policy: "first" and "right", see ``solve`` and ``arms.pack``, and ``distance``."""
-    first, right = solve(step, params, jax.random.fold_in(key, 1), size)
-    apart = distance(step, params, base, jax.random.fold_in(key, 2), size)
-    return {"first": pack(first.tolist()), "right": pack(right.tolist())} | {
-        name: float(f"{x:.4g}") for name, x in apart.items()
     }
 
 
@@ -187,6 +194,7 @@ class Runs:
             differ = ", ".join(name for name in self._settings if stored["size"].get(name) != self._settings[name])
             raise ValueError(f"{file}: has runs of another size ({differ}). Set --results to another file.")
         self.records: list[dict[str, Any]] = stored["runs"]
+        self._built: dict[str, tuple[Any, types.Tree]] = {}
 
     def _add(self, record: dict[str, Any], before: float) -> None:
         self.records.append(record | {"cpu_seconds": round(time.process_time() - before)})
@@ -196,46 +204,50 @@ class Runs:
     def _has(self, arm: str, seed: int) -> bool:
         return any((r["arm"], r["seed"]) == (arm, seed) for r in self.records)
 
-    def base(self) -> None:
-        """Measure the base, if that is missing."""
-        if not self._has("base", 0):
-            before, (step, _, base) = time.process_time(), _built(Arm("grpo(kl=0.0)"), self.size)
-            task, measured = step.setup.task, measure(step, base, base, seeds.key(0), self.size)
-            domain = np.asarray(task.domain(jnp.arange(self.size.prompts), "heldout"))
-            domains = {"domains": [*task.domain_names], "domain": "".join(map(str, domain))}
-            self._add({"arm": "base", "seed": 0, "at": {"0": measured}} | domains, before)
-
     def run(self, arms: Mapping[str, Arm], numbers: Sequence[int]) -> Iterator[str]:
-        """Run what is missing, all arms of a seed before the next seed; yield the name of each run that ends."""
-        built: dict[str, tuple[Any, types.Tree, types.Tree]] = {}
+        """Run what is missing, the base and all arms of a seed before the next seed; yield the name of each run."""
         for seed in numbers:
-            for name in [name for name in arms if not self._has(name, seed)]:
+            for name in [name for name in ("base", *arms) if not self._has(name, seed)]:
                 before = time.process_time()
-                if name not in built:
-                    built[name] = _built(arms[name], self.size)
-                record = {"arm": name, "seed": seed, "rate": arms[name].rate}
-                self._add(record | self._one(*built[name], seed), before)
+                if name == "base":
+                    record = {"at": {"0": self._measured(self._judge[1], seed, self.size.limit)}}
+                else:
+                    record = {"rate": arms[name].rate} | self._one(name, arms[name], seed)
+                self._add({"arm": name, "seed": seed} | record, before)
                 yield f"{name}, seed {seed}"
 
-    def _one(self, step: Any, initial: types.Tree, base: types.Tree, seed: int) -> dict[str, Any]:
+    @functools.cached_property
+    def _judge(self) -> tuple[Any, types.Tree]:
+        """The step whose task has the prompts of measurements, and the parameters of the base."""
+        return _built(Arm("grpo(kl=0.0)"), self.size, self.size.variants[1])
+
+    def _measured(self, params: types.Tree, seed: int, limit: int) -> dict[str, Any]:
+        """Return what is stored of a policy: "first" and "right", see ``solve`` and ``arms.pack``, and ``distance``."""
+        (step, base), key = self._judge, seeds.key(seed)
+        prompts = range(self.size.prompts * seed, self.size.prompts * (seed + 1))
+        first, right = solve(step, params, jax.random.fold_in(key, 1), prompts, limit, self.size)
+        apart = distance(step, params, base, jax.random.fold_in(key, 2), prompts, self.size)
+        numbers = {name: float(f"{x:.4g}") for name, x in apart.items()}
+        return {"first": pack(first.tolist()), "right": pack(right.tolist())} | numbers
+
+    def _one(self, name: str, arm: Arm, seed: int) -> dict[str, Any]:
         """Train one seed of an arm; return the measurements by step and the curves."""
-        key, at, done = seeds.key(seed), {}, 0
+        if name not in self._built:
+            self._built[name] = _built(arm, self.size, self.size.variants[0])
+        (step, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
         history: list[Mapping[str, Any]] = []
-        state = step.begin(None, key, {"policy": jax.tree.map(jnp.copy, initial)})
+        state = step.begin(None, seeds.key(seed), {"policy": jax.tree.map(jnp.copy, initial)})
         for stop in self.size.measured:
             state, _ = seeds.train(step, state, seed, stop - done, watch=history.append)
-            at[str(stop)] = measure(step, state.params["policy"], base, key, self.size)
+            limit = self.size.limit if stop == last else self.size.meanwhile
+            at[str(stop)] = self._measured(state.params["policy"], seed, limit)
             done = stop
         columns = {name: [float(row[name]) for row in history] for name in CURVES if name in history[0]}
         return {"at": at, "curves": {k: [float(f"{x:.4g}") for x in binned(v, BINS)] for k, v in columns.items()}}
 
 
-def _built(arm: Arm, size: Size) -> tuple[Any, types.Tree, types.Tree]:
-    """Return the step of an arm, the parameters that it starts from, and those of the base."""
+def _built(arm: Arm, size: Size, variant: str) -> tuple[Any, types.Tree]:
+    """Return the step of an arm and the parameters that it starts from; of ``quick``, random ones."""
     backends.start()
-    program = programs.build(config(arm, size), devices=jax.devices()[:1])
-    step = program.steps[0]
-    initial = program.initial().get("policy")
-    if initial is None:  # without weights: a random policy stands for the base
-        initial = step.begin(None, program.key, None).params["policy"]
-    return step, initial, jax.tree.map(jnp.copy, initial)
+    program = programs.build(config(arm, size, variant), devices=jax.devices()[:1])
+    return program.steps[0], program.begin().params["policy"]

@@ -16,17 +16,18 @@ from experiments.reasoning import page, runs
 from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
+W = "W-REINFORCE 0.1"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
     "PSR": Arm("psr(entropy=0.0)"),
-    "W-REINFORCE 0.1": Arm("w_reinforce(positive=0.1, entropy=0.0)"),
+    W: Arm("w_reinforce(positive=0.1, entropy=0.0)"),
 }
 
 TOPICS = {
     "negative": Topic(
-        arms=("GRPO", "NSR", "PSR", "W-REINFORCE 0.1"),
-        claims=(
+        ("GRPO", "NSR", "PSR", W),
+        (
             Claim("At equal KL, NSR has a higher pass@256 than GRPO", "NSR", "GRPO", "pass@256", matched=True),
             Claim("At equal KL, NSR has a lower pass@1 than GRPO", "NSR", "GRPO", "pass@1", below=True, matched=True),
             Claim("NSR raises pass@1", "NSR", "base", "pass@1"),
@@ -34,20 +35,8 @@ TOPICS = {
             Claim("PSR raises pass@1", "PSR", "base", "pass@1"),
             Claim("PSR lowers pass@256", "PSR", "base", "pass@256", below=True),
             Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched=True),
-            Claim(
-                "At equal KL, W-REINFORCE 0.1 has a higher pass@1 than NSR",
-                "W-REINFORCE 0.1",
-                "NSR",
-                "pass@1",
-                matched=True,
-            ),
-            Claim(
-                "At equal KL, W-REINFORCE 0.1 has a higher pass@256 than GRPO",
-                "W-REINFORCE 0.1",
-                "GRPO",
-                "pass@256",
-                matched=True,
-            ),
+            Claim(f"At equal KL, {W} has a higher pass@1 than NSR", W, "NSR", "pass@1", matched=True),
+            Claim(f"At equal KL, {W} has a higher pass@256 than GRPO", W, "GRPO", "pass@256", matched=True),
         ),
     ),
 }
@@ -57,7 +46,7 @@ RESULTS = pathlib.Path(__file__).parent / "results.json"
 
 def write(topic: str, study: runs.Runs) -> str:
     """Write the figure and the tables of a topic to its folder, beside the results; return the tables."""
-    folder, results = study.file.parent / topic, page.Results(study.records, study.size.tries)
+    folder, results = study.file.parent / topic, page.Results(study.records, study.size)
     folder.mkdir(parents=True, exist_ok=True)
     page.draw(results, TOPICS[topic], folder / "frontier.png")
     written = page.text(results, TOPICS[topic])
@@ -80,7 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         names = given.arms or TOPICS[given.topic].arms
         if unknown := [name for name in names if name not in TOPICS[given.topic].arms]:
             parser.error(f"--arms: {unknown[0]!r} is not one of {', '.join(TOPICS[given.topic].arms)}.")
-        study.base()
         for name in study.run({name: ARMS[name] for name in names}, given.seeds):
             print(name, flush=True)
             write(given.topic, study)
