@@ -19,6 +19,7 @@ from rljax.run.reports.pages import plots
 Records = Sequence[Mapping[str, Any]]
 Path = Sequence[tuple[float, float]]  # KL to the base in nats, and a value
 KS = (1, 4, 16, 64, 256)
+SEEDS = tuple(range(5))  # of a study; before all have ended there is no verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +156,9 @@ def claims(results: Results, topic: Topic) -> str:
     lines = ["| claim | difference | seeds | verdict |", "| --- | --- | --- | --- |"]
     for number, (claim, x, verdict) in enumerate(zip(topic.claims, gaps, said, strict=True)):
         name = claim.text + (" (primary)" if number == 0 else "")
-        cells = _text(x, claim.quantity), "0" if x is None else str(x.count), "not run yet" if x is None else verdict
+        ended = 0 if x is None else x.count
+        verdict = verdict if ended >= len(SEEDS) else "not before all seeds" if ended else "not run yet"
+        cells = _text(x, claim.quantity), str(ended), verdict
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -40,7 +40,6 @@ TOPICS = {
         ),
     ),
 }
-SEEDS = tuple(range(5))
 RESULTS = pathlib.Path(__file__).parent / "results.json"
 
 
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a random policy, too short to learn")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="file that stores the runs")
     parser.add_argument("--arms", nargs="*", help="of the topic; by default all")
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of the runs")
+    parser.add_argument("--seeds", type=int, nargs="*", default=page.SEEDS, help="of the runs")
     parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args(arguments)
     study = runs.Runs(runs.QUICK if given.quick else runs.Size(), given.results)

@@ -65,7 +65,11 @@ def test_the_page_says_what_has_not_run(tmp_path):
     results = page.Results(records(), SIZE)
     written = page.text(results, TOPIC)
     rows = {line.split("|")[1].strip(): line for line in written.splitlines() if line.startswith("|")}
-    assert "37.5" in rows["a above b (primary)"] and "not run yet" in rows["c above b"]
+    assert "37.5" in rows["a above b (primary)"] and "not before all seeds" in rows["a above b (primary)"]
+    five = [{**r, "seed": seed} for seed in range(5) for r in records()[:3]]
+    decided = page.claims(page.Results(five, SIZE), TOPIC).splitlines()[3]
+    assert decided.endswith("| 5 | inconclusive |")  # equal values have no interval
+    assert "not run yet" in rows["c above b"]
     assert "4 runs and 2 measurements of the base, 0.1 hours" in written
     half, last = [[c.strip() for c in line.split("|")] for line in written.splitlines() if line.startswith("| a |")]
     assert half[4:6] == ["4", "0.100"] and half[10] == "" and half[11:13] == ["25.0", "0.0"]  # in 64 samples
