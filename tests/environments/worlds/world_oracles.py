@@ -341,6 +341,57 @@ class _Signals:
         assert all(self.texts)  # the expert does what its setting says
 
 
+class _Quest:
+    """Reads the ways of the prompt."""
+
+    def __init__(self, prompt, world, known):
+        *ways, key, gold, here = prompt.split(";")
+        back = {"east": "west", "south": "north"}
+        self.ways = collections.defaultdict(dict)
+        for first, way, second in (line.split(" ") for line in ways):
+            self.ways[first][way], self.ways[second][back[way]] = second, first
+        assert len(ways) == 8 == len(self.ways) - 1  # a spanning tree
+        self.key, self.gold, self.at = key.removeprefix("key "), gold.removeprefix("gold "), here.split(" ")[0]
+        assert here == self.view() and self.gold not in (self.key, self.at)
+        self.subgoal, self.parts = world.rules.subgoal, {"key": 0, "moves": 0, "malformed": 0}
+        self.least = self.far(self.at, self.key, self.gold) + self.far(self.key, self.gold)
+
+    def far(self, start, goal, without=""):
+        """Return the number of moves between two rooms, without entering another one."""
+        distance, queue = {start: 0}, [start]
+        for room in queue:
+            for other in self.ways[room].values():
+                if other not in distance and other != without:
+                    distance[other] = distance[room] + 1
+                    queue.append(other)
+        return distance[goal]
+
+    def view(self):
+        return " ".join([self.at, *(way for way in ("north", "east", "south", "west") if way in self.ways[self.at])])
+
+    def turn(self, text):
+        if text not in ("north", "east", "south", "west", "take"):
+            self.parts["malformed"] += 1
+            return "?", 0.0, False, UNPARSEABLE
+        if text == "take" and self.at == self.gold:
+            return None, 1 - self.subgoal, True, CORRECT
+        if text == "take" and self.at == self.key and not self.parts["key"]:
+            self.parts["key"] = 1
+            return "taken", self.subgoal, False, WRONG
+        other = self.ways[self.at].get(text)
+        if other is None or (other == self.gold and not self.parts["key"]):
+            return "locked" if other else "none", 0.0, False, WRONG
+        self.at, self.parts["moves"] = other, self.parts["moves"] + 1
+        return self.view(), 0.0, False, WRONG
+
+    @property
+    def efficiency(self):
+        return self.subgoal
+
+    def finished(self):
+        assert self.parts == {"key": 1, "moves": self.least, "malformed": 0}  # a shortest way
+
+
 class _Tamper:
     """Reads the sum of the prompt, and whether its check is locked."""
 
@@ -376,6 +427,7 @@ ORACLES = {
     "slips": ("jobs(slip=1.0)", _Slipping),
     "tour": ("tour(cities=(4, 6), spare=4)", _Tour),
     "signals": ("signals(steps=12)", _Signals),
+    "quest": ("quest(plan=True, subgoal=0.25)", _Quest),
     "tamper": ("tamper(honest=0.5, digits=2)", _Tamper),
     "retry": ("retry(found=0.7, turns=9, bonus=0.25)", _Retry),
 }

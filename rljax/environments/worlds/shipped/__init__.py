@@ -10,6 +10,7 @@
 ``planning/``      worlds of planning, paid by comparison with a plan that the program computes
 ``propose.py``     ``propose``: one seat writes problems, the other one solves them (chapters)
 ``programs.py``    ``programs``: the same with programs: deduction, abduction, induction (chapters)
+``quest.py``       ``quest``: find a key and the gold behind a locked door, by words as commands
 ``retry.py``       ``retry``: a search that often finds nothing, and may be repeated
 ``revise.py``      ``revise``: answer, with or without a judgement, then answer again
 ``social/``        worlds of several seats with different knowledge or interests

@@ -118,7 +118,7 @@ class Maze:
         draws = jax.random.split(jax.random.fold_in(number, split == "heldout"), 5)
         count = self.side**2
         cell = jnp.arange(count)
-        ways = self._ways(draws[0])
+        ways = self.ways(draws[0])
         start = jax.random.randint(draws[1], (), 0, count)
         place = jnp.arange(1, 4 * count + 1).reshape(ways.shape)
         held = (jnp.sum(jnp.where(ways, place, 0)) + start + cell) % _HELD == 0
@@ -178,7 +178,7 @@ class Maze:
             direction = jnp.argmax(letter == jnp.asarray(characters.codes(_MOVES)))
             walks &= (letter != 0) & (cell != state["goal"])
             free = state["ways"][cell, direction]
-            cell = jnp.where(walks & free, cell + self._offsets[direction], cell)
+            cell = jnp.where(walks & free, cell + self.offsets[direction], cell)
             moves, bumps = moves + (walks & free), bumps + (walks & ~free)
             walks &= free
         hit = cell == state["goal"]
@@ -198,21 +198,22 @@ class Maze:
         """Write the next moves of a shortest path; the first of ``NESW`` where there are several."""
         cell, distance, letters = state["cell"], self.distances(state), []
         for _ in range(self.moves):
-            around = distance[(cell + self._offsets) % self.side**2]
+            around = distance[(cell + self.offsets) % self.side**2]
             direction = jnp.argmin(jnp.where(state["ways"][cell], around, self.side**2))
             walks = cell != state["goal"]
             letters.append(jnp.where(walks, jnp.asarray(characters.codes(_MOVES))[direction], 0))
-            cell = jnp.where(walks, cell + self._offsets[direction], cell)
+            cell = jnp.where(walks, cell + self.offsets[direction], cell)
         return jnp.stack(letters)
 
     @property
-    def _offsets(self) -> types.Array:
+    def offsets(self) -> types.Array:
+        """What a step in each direction adds to a cell, in the order of ``NESW``."""
         return jnp.asarray([-self.side, 1, self.side, -1], jnp.int32)
 
     def _name(self, cell: types.Array) -> types.Array:
         return jnp.stack([cell % self.side + ord("a"), cell // self.side + ord("1")])
 
-    def _ways(self, key: types.Key) -> types.Array:
+    def ways(self, key: types.Key) -> types.Array:
         """Draw the open directions of every cell, [cells, 4] bool, in the order of ``NESW``."""
         count = self.side**2
         cell = np.arange(count).reshape(self.side, self.side)
@@ -239,7 +240,7 @@ class Maze:
         """Return the number of moves from each cell to the goal, [cells] int32."""
         count = self.side**2
         cell = jnp.arange(count)
-        neighbour = (cell[:, None] + self._offsets[None, :]) % count  # those beyond the border have no way
+        neighbour = (cell[:, None] + self.offsets[None, :]) % count  # those beyond the border have no way
 
         def relax(_: Any, distance: types.Array) -> types.Array:
             around = jnp.where(state["ways"], distance[neighbour], count)
