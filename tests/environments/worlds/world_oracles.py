@@ -374,7 +374,7 @@ class _Quest:
             self.parts["malformed"] += 1
             return "?", 0.0, False, UNPARSEABLE
         if text == "take" and self.at == self.gold:
-            return None, 1 - self.subgoal, True, CORRECT
+            return "taken", 1 - self.subgoal, True, CORRECT
         if text == "take" and self.at == self.key and not self.parts["key"]:
             self.parts["key"] = 1
             return "taken", self.subgoal, False, WRONG

@@ -34,7 +34,7 @@ class Quest:
     Nine rooms lie in a grid, and the ways between them are a random spanning tree. A prompt says where key, gold and
     walker are, and the ways from there: ``key attic;gold tower;hall east south``. With ``plan`` it begins with all
     ways, ``attic east hall;attic south study;``; else they must be found. A reply is the room and its ways. It is
-    ``locked`` at the way to the gold without the key, ``taken`` for the key, ``none`` where there is no way or nothing
+    ``locked`` at the way to the gold without the key, ``taken`` for key and gold, ``none`` where there is no way or nothing
     to take, and ``?`` for another text.
 
     The share ``subgoal`` of the reward is paid for the key, the rest for the gold. A problem is held out if and only if
@@ -113,7 +113,7 @@ class Quest:
             "moves": state["moves"] + walks,
             "malformed": state["malformed"] + ~readable,
         }
-        reply = jnp.where(key_taken, self._line("taken"), self._line("none"))
+        reply = jnp.where(key_taken | hit, self._line("taken"), self._line("none"))
         reply = jnp.where(locked, self._line("locked"), jnp.where(walks, self._view(after), reply))
         paid = key_taken * self.subgoal + hit * (1.0 - self.subgoal)
         return after, rules.judged(self, after, reply, hit, readable).replace(reward=paid)
