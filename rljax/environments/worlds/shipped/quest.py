@@ -34,8 +34,8 @@ class Quest:
     Nine rooms lie in a grid, and the ways between them are a random spanning tree. A prompt says where key, gold and
     walker are, and the ways from there: ``key attic;gold tower;hall east south``. With ``plan`` it begins with all
     ways, ``attic east hall;attic south study;``; else they must be found. A reply is the room and its ways. It is
-    ``locked`` at the way to the gold without the key, ``taken`` for key and gold, ``none`` where there is no way or nothing
-    to take, and ``?`` for another text.
+    ``locked`` at the way to the gold without the key, ``taken`` for key and gold, ``none`` where there is no way or
+    nothing to take, and ``?`` for another text.
 
     The share ``subgoal`` of the reward is paid for the key, the rest for the gold. A problem is held out if and only if
     a hash of its ways, start and gold is 0 modulo 4, so that no problem is in both splits. An expert knows the ways and
