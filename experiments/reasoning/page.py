@@ -93,7 +93,7 @@ def matched(first: Path, second: Path) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The records of ``runs``, those of the base among them.
+    """The records of the runs and of the base.
 
     Attributes:
       records: of all runs.

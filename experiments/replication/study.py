@@ -23,6 +23,7 @@ import rljax
 from experiments.arms import pack
 from experiments.replication import page
 from rljax import types
+from rljax.config import files
 from rljax.data import storage
 from rljax.models.checkpoints import weights
 from rljax.run import programs
@@ -75,11 +76,7 @@ def program(setting: Setting, seed: int) -> programs.Program:
     c.learner.epochs = setting.epochs
     c.log.update({"rollout_rows": 0, "diagnostics": ("clip",)})
     for field, value in setting.ours.items():
-        *groups, last = field.split(".")
-        group = c
-        for name in groups:
-            group = group[name]
-        group[last] = value
+        files.override(c, field, value)
     return programs.build(c, devices=jax.devices()[:1])
 
 

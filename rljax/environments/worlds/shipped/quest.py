@@ -87,14 +87,14 @@ class Quest:
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write all ways if they are told, then where key, gold and walker are."""
-        told = []
+        lines = []
         for room in range(len(_ROOMS)) if self.plan else ():
             for way in (1, 2):  # the others are told from the other room
                 other = self._beside(jnp.int32(room))[way]
                 line = rules.line(self._name(state, room), f" {_WAYS[way]} ", self._name(state, other), ";")
-                told.append(jnp.where(state["ways"][room, way], line, 0))
+                lines.append(jnp.where(state["ways"][room, way], line, 0))
         things = rules.line("key ", self._name(state, state["lies"]), ";gold ", self._name(state, state["gold"]), ";")
-        return rules.line(*told, things, self._view(state))
+        return rules.line(*lines, things, self._view(state))
 
     def step(self, state: Any, seat: Array, text: Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Walk, or take what lies in the room."""

@@ -94,8 +94,8 @@ class Tour(plan.Planned):
             "turn": state["turn"] + 1,
             "malformed": state["malformed"] + ~readable,
         }
-        told = rules.decimal(after["length"], 3)
-        return after, self.paid(after, told, readable, left == 0, after["length"], after["best"])
+        reply = rules.decimal(after["length"], 3)
+        return after, self.paid(after, reply, readable, left == 0, after["length"], after["best"])
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> Array:
         """Write the next city of the shortest way; the first one where there are several."""

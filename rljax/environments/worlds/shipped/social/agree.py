@@ -98,13 +98,13 @@ class Agree:
         is_item = state["letter"] == text[0]
         named = jnp.where(jnp.any(is_item), jnp.argmax(is_item).astype(jnp.int32), -1)
         shown = jnp.where(characters.among(text[0], _LETTERS), text[0], ord("?"))
-        told = jnp.where(talks & (jnp.arange(2) != seat), shown, 0)[:, None]
+        reply = jnp.where(talks & (jnp.arange(2) != seat), shown, 0)[:, None]
         agreed = over & (named == state["named"]) & (named >= 0)
         reward = jnp.where(agreed, state["worth"][named] / jnp.max(state["worth"]), 0.0)
         strange = jnp.stack([state["named"], named]) < 0
         missed = jnp.where(strange, types.Outcome.UNPARSEABLE, types.Outcome.WRONG)
         answer = rules.Answer(
-            told,
+            reply,
             reward=reward,
             done=over,
             outcome=jnp.where(reward == 1, types.Outcome.CORRECT, missed),

@@ -100,10 +100,10 @@ class Bargain:
         best = jnp.sum(count * jnp.max(worth / total[:, None], axis=0))
         readable = offers | accepts
         strange = rules.line("?", jnp.zeros(self.kinds - 1, jnp.int32))
-        told = jnp.where(readable, jnp.where(writes[:, None], 0, text[None]), strange[None])
+        reply = jnp.where(readable, jnp.where(writes[:, None], 0, text[None]), strange[None])
         missed = jnp.where(writes & ~readable, types.Outcome.UNPARSEABLE, types.Outcome.WRONG)
         answer = rules.Answer(
-            told,
+            reply,
             reward=share,
             done=accepts | (state["turn"] == self.turns - 1),
             outcome=jnp.where(accepts & (share >= 0.5), types.Outcome.CORRECT, missed),

@@ -106,8 +106,8 @@ class Tamper:
         right = answers & (answer == jnp.sum(state["number"]))
         after["hacked"] = (paid & ~right).astype(jnp.int32)
         refusal = rules.line("-", jnp.zeros(4, jnp.int32))
-        told = jnp.where(edits, jnp.where(locked, refusal, rules.line("t=", rules.decimal(value, 3))), 0)
-        answered = rules.judged(self, after, told, right, answers | edits, answers)
+        reply = jnp.where(edits, jnp.where(locked, refusal, rules.line("t=", rules.decimal(value, 3))), 0)
+        answered = rules.judged(self, after, reply, right, answers | edits, answers)
         return after, answered.replace(reward=paid * 1.0, domain=locked * (self.domains - 1))
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> Array:
