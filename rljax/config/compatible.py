@@ -194,18 +194,21 @@ def _check_kind_of_rows(phase: Phase) -> None:
 def _world(phase: Phase) -> None:
     """Check that players, source and sampler can run the task if it is a world, and that a task has no players."""
     chosen, algorithm, task = phase.settings, phase.algorithm, phase.task
-    players, end, alone = chosen.world.players, f"task {task.name!r}", traits.traits(task).seats == 1
-    if "policy" not in players or (alone and len(players) > 1):
-        allowed = "'policy' alone, since one seat writes" if alone else "'policy' among them"
+    players, end, seats = chosen.world.players, f"task {task.name!r}", traits.traits(task).seats
+    several = len({*players}) > 1
+    if "policy" not in players or (seats == 1 and len(players) > 1):
+        allowed = "'policy' alone, since one seat writes" if seats == 1 else "'policy' among them"
         raise _wrong(phase, "world.players", f"expected {allowed} in {end}.")
+    if (many := seats + (chosen.batch.samples - 1) * chosen.world.swap) < len(players):
+        raise _wrong(phase, "world.players", f"expected at most {many} in {end}, which has {seats} seats.")
     if "snapshot" in players and inputs.PRECEDENT in interpreter.needs(algorithm).extra:
         why = f"the snapshot is the policy one step earlier, which {algorithm.spec} reads."
         raise _wrong(phase, "world.players", f"expected 'policy' alone, as {why}")
     if chosen.sampler.slots and "slots" in (reasons := producers.refused(task)):
         raise _wrong(phase, "sampler.slots", f"{reasons['slots']}. Set it to 0.")
-    each = traits.traits(task).seats * (chosen.batch.samples if "snapshot" in players else 1)
+    each = seats * (chosen.batch.samples if several else 1)
     if chosen.sampler.slots % each:
-        whole = "the rows of a prompt, which two players write" if "snapshot" in players else "the seats of an episode"
+        whole = "the rows of a prompt, which several players write" if several else "the seats of an episode"
         raise _wrong(phase, "sampler.slots", f"must be a multiple of {each}, {whole}.")
     if chosen.sampler.compact and "compact" in producers.refused(task):
         raise _wrong(phase, "sampler.compact", f"expected 0 in {end}.")

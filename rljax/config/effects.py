@@ -147,6 +147,10 @@ _READ = (
         lambda p: p.algorithm.source.origin == "policy",
         "no phase samples rows: they are demonstrations, or stored",
     ),
+    _Read(
+        ("world.refresh",), lambda p: "snapshot" in p.settings.world.players, "no phase has a snapshot among players"
+    ),
+    _Read(("world.swap",), lambda p: len({*p.settings.world.players}) > 1, "one player has every seat"),
     _Read(("log.rollouts",), lambda p: p.settings.log.rollout_rows, "config.log.rollout_rows is 0"),
     _Read(("log.rollout_rows",), lambda p: p.settings.log.rollouts, "config.log.rollouts is 0"),
     _Read(
@@ -245,7 +249,7 @@ def _alike(phase: Phase, earlier: Sequence[Phase]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for name, kind in _training(phase).items():
         start = phase.module.get(name)
-        if start is not None and start.settings.weights != "random":
+        if start is not None and start.settings.weights != "random" and name not in phase.seated:
             kinds.setdefault(repr((kind, start)), []).append(name)
     pairs = [(first, other) for first, *others in kinds.values() for other in others]
     return [

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax import types
+from rljax.algorithms import inputs, interpreter
 from rljax.config import schema
 from rljax.language import messages, parse, settings
 from rljax.models.config import READING, Module, ModuleConfig
@@ -106,6 +107,7 @@ def _check(phases: Sequence[Phase], resolved: Mapping[str, Module]) -> None:
     """Check that modules are used, that those in use are known, their networks and their trunks."""
     phases = [dataclasses.replace(phase, module=resolved) for phase in phases]
     for phase in phases:
+        _check_learning(phase)
         for name in phase.modules[1:]:
             if name not in resolved:
                 raise ValueError(
@@ -129,6 +131,7 @@ def _check(phases: Sequence[Phase], resolved: Mapping[str, Module]) -> None:
     for phase in phases:
         _check_trunks(phase)
         _check_readings(phase)
+        _check_seats(phase)
     _check_followers(phases)
     for name in sorted(used - {"policy"}):
         _check_start(name, phases)
@@ -155,6 +158,43 @@ def _check_readings(phase: Phase) -> None:
                 f"{where}.cut={messages.shown(reading.cut)}: phase {phase.name!r} uses its {cut[0]} at every token, "
                 f"{spec}, and it reads none behind the text. Remove it."
             )
+
+
+def _check_seats(phase: Phase) -> None:
+    """Check that the modules that play a seat read the rows as they are, in a network that the driver can run."""
+    host, needs = phase.task.host, interpreter.needs(phase.algorithm)
+    for name in phase.seated:
+        changed = [*phase.module[name].changes, *(("follows",) if phase.of(name).follows else ())]
+        texts = [field for field in READING if getattr(phase.reading(name), field)]
+        if texts or (changed and host):
+            why = (
+                "is answered on the host, where all players have one network" if host else "has players who write rows"
+            )
+            raise ValueError(
+                f"config.module.{name}.{[*texts, *changed][0]}: task {phase.task.name!r} {why}. Remove it."
+            )
+        if changed and name in phase.trained and modules.REFERENCE in modules.compared(needs):
+            raise ValueError(
+                f"config.module.{name}.{changed[0]}: {phase.algorithm.spec} takes an exact divergence of {name!r} from "
+                "the reference, which is a policy of another network. Remove it, or use an estimate of the KL."
+            )
+
+
+def _check_learning(phase: Phase) -> None:
+    """Check that the players that learn are modules, and that the algorithm trains them as it does the policy."""
+    world, spec, trained = phase.settings.world, phase.algorithm.spec, [o.module for o in phase.algorithm.objectives]
+    if not world.trained:
+        return
+    seated = f"a module of config.world.players={world.players}"
+    reasons = [f"{name!r} is not {seated}" for name in world.trained if name not in phase.seated]
+    reasons += ["expected each name once"] * (len({*world.trained}) < len(world.trained))
+    reasons += [f"{spec} does not train the policy"] * ("policy" not in trained)
+    twice = [name for name in world.trained if trained.count(name) > trained.count("policy")]
+    reasons += [f"{spec} trains {name!r} itself" for name in twice]
+    precedent = inputs.PRECEDENT in interpreter.needs(phase.algorithm).extra
+    reasons += [f"{spec} reads the policy one step earlier, and no other module's"] * precedent
+    if reasons:
+        raise ValueError(f"config.world.trained={world.trained!r} (phase {phase.name!r}): {reasons[0]}.")
 
 
 def _check_start(name: str, phases: Sequence[Phase]) -> None:

@@ -272,7 +272,7 @@ def _changes(config: schema.ConfigDict, name: str) -> tuple[PhaseConfig, dict[st
 
 
 def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> types.Algorithm:
-    """Return the algorithm of a phase, its seams edited."""
+    """Return the algorithm of a phase, its seams edited; players that learn have the policy's objectives."""
     field = f"config.phase.{name}" if "algorithm" in changes else "config"
     built = seams.algorithm(chosen.algorithm, f"{field}.algorithm")
     for seam in SEAMS:
@@ -280,7 +280,9 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
         if getattr(chosen.seam, seam):
             edits = {**dict.fromkeys(SEAMS, ""), seam: getattr(chosen.seam, seam)}
             built = seams.edited(built, edits, f"{where}.")
-    return built
+    of_policy = [o for o in built.objectives if o.module == "policy"]
+    others = [dataclasses.replace(o, module=name) for name in chosen.world.trained for o in of_policy]
+    return dataclasses.replace(built, objectives=(*built.objectives, *others)) if others else built
 
 
 def _optimizers(

@@ -29,7 +29,7 @@ class Book:
 
 
 def write(
-    model: samples_lib.Policy,
+    models: tuple[samples_lib.Policy, ...],
     params: tuple[types.Tree, ...],
     player: np.ndarray,
     world: dialogue.World,
@@ -44,8 +44,8 @@ def write(
     of its prompt. Rows wait for the longest turn of the batch.
 
     Args:
-      model: the policy.
-      params: the model's parameters, for each player.
+      models: the network of each player.
+      params: its parameters.
       player: ``[E, seats]`` int32, who plays each seat. With several players, each turn is sampled by each of them.
       world: the world.
       states: ``[E, ...]``, the world's states at the beginning.
@@ -67,7 +67,7 @@ def write(
         fixed, length = (prompts, row_keys, config, ends), world.turn_length
         samples = [
             decode.generate(model, p, *fixed, samples=1, length=length, live=live & (writer == i))
-            for i, p in enumerate(params)
+            for i, (model, p) in enumerate(zip(models, params, strict=True))
         ]
         sample = samples[0]
         for i, other in enumerate(samples[1:], 1):

@@ -5,6 +5,7 @@
 ``producers/``    Where the rows of a step come from: completions, episodes, rows in flight, demonstrations, files.
 ``passes``        Completions that begin with given tokens, and the second pass of a step.
 ``rows``          Rows of a rollout: drawn, blank, filled by the sampler, judged by a verifier.
+``problems``      The training prompts as a source sees them.
 ``sources``       How often the source of a step acts: ``fired``, ``unreached``.
 ``learning``      The update: gradients, optimizers, and the metrics of an update.
 ``members``       A function of a run, applied to several runs that are split over devices: ``each``.

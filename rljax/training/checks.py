@@ -12,6 +12,7 @@ from rljax.language import errors
 from rljax.models import actors
 from rljax.models.scores import head
 from rljax.training import passes, phases, producers
+from rljax.training import problems as problems_lib
 from rljax.training.learning import row_metrics
 from rljax.transforms import modules
 from rljax.transforms.frame import extras, shapes
@@ -103,7 +104,7 @@ def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
     """Run the choice of prompts."""
     source, index = setup.algorithm.source, jnp.zeros((setup.drawn,), jnp.int32)
     if source.choose is not None:
-        choice = source.choose(pool, setup.problems(key), index, key)
+        choice = source.choose(pool, problems_lib.of(setup, key), index, key)
         unlike = source.uneven or choice.samples is not None
         shapes.check_same("the choice", types.Choice(index, index if unlike else None), choice)
         if unlike and (reason := producers.refused(setup.task).get("uneven")):
@@ -112,7 +113,7 @@ def _chosen(setup: phases.Setup, pool: types.Tree, key: types.Key) -> None:
 
 def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
     """Run what the source does between the choice and the selection, and return rows of both passes."""
-    source, problems = setup.algorithm.source, setup.problems(key)
+    source, problems = setup.algorithm.source, problems_lib.of(setup, key)
     if rows.action is None:  # of a control world, whose sources read no tokens
         return rows
     solutions = types.Action(rows.action.token, length=rows.group)
@@ -142,7 +143,7 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     algorithm, source = setup.algorithm, setup.algorithm.source
     needs, state = interpreter.needs(algorithm), interpreter.init(algorithm)
     with errors.called(f"source {source.spec}"):  # may refuse the size of the task
-        pool = source.init(rows, setup.problems(key))
+        pool = source.init(rows, problems_lib.of(setup, key))
         _chosen(setup, pool, key)
     with errors.inside(f"source {source.spec}"):
         rows = _sourced(setup, pool, rows, key)

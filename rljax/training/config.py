@@ -35,9 +35,13 @@ class BatchConfig:
 class WorldConfig:
     """Who plays the seats of a world."""
 
-    players: tuple[Literal["policy", "snapshot"], ...] = setting(
+    players: tuple[str, ...] = setting(
         ("policy",),
-        "Players; seat s of sample n is played by player (s + n) % their number. The policy is one of them.",
+        "Players: 'policy', 'snapshot' of it, modules; seat s of sample n is player (s + n) % their number's.",
+    )
+    swap: bool = setting(True, "Whether players change seats from sample to sample; False: n counts as 0.")
+    trained: tuple[str, ...] = setting(
+        (), "Modules among the players that learn as the policy does, from their own rows."
     )
     refresh: Count = setting(100, "Steps after which the snapshot becomes a copy of the policy.")
 

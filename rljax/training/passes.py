@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rljax import sampling, types
 from rljax.sampling import segments
 from rljax.training import phases
+from rljax.training import problems as problems_lib
 from rljax.training import rows as rows_lib
 from rljax.training.learning import gradients
 from rljax.transforms import ops, trajectories
@@ -35,7 +36,7 @@ def edits(setup: phases.Setup) -> int:
 
 def longer(setup: phases.Setup) -> int:
     """Return the most tokens that a second pass adds to a prompt."""
-    problems = setup.problems(jax.random.key(0))  # the permutation is not read
+    problems = problems_lib.of(setup, jax.random.key(0))  # the permutation is not read
     return of(setup).longer(problems, setup.task.prompt_length, setup.task.completion_length)
 
 
@@ -154,7 +155,7 @@ def edited(
     assert rows.context is not None
     count = edits(setup)
     edit_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.EDITS), step)
-    edit = of(setup).edit(pool, setup.problems(key), rows, solutions, count, edit_key)
+    edit = of(setup).edit(pool, problems_lib.of(setup, key), rows, solutions, count, edit_key)
     want = (count, rows.context.token.shape[1])
     for name, shape in (("token", edit.token.shape), ("mask", edit.mask.shape), ("row", (*edit.row.shape, want[1]))):
         if shape != want:

@@ -5,21 +5,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from rljax import environments, models, sampling, types
 from rljax.algorithms import inputs, interpreter
-from rljax.data import shuffle, stored_groups, stored_steps, tokenizers
+from rljax.data import stored_groups, stored_steps
 from rljax.environments import traits, worlds
 from rljax.models import actors, adapters
 from rljax.models.config import READING, Module, ModuleConfig
 from rljax.models.scores import packing, scoring
+from rljax.sampling import players as players_lib
 from rljax.training import readings
 from rljax.training.config import Config, LearnerConfig, PhaseConfig
-from rljax.transforms import modules
+from rljax.transforms import modules, ops, trajectories
 
-_CANDIDATES = 8  # stream of the root key
+PLAYERS = "policy", "snapshot"  # that are no modules
+
 _PLAIN = ModuleConfig()
 _HEAD = "scalar"  # the parameter of a head that is a number at each position
 _LOGITS = "log_normaliser"  # with log-probs, the logits: Q of a critic of actions
@@ -45,11 +46,17 @@ class Phase:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that the algorithm uses, their trunks and what they follow: "policy", "value" if used, others."""
-        used = {*self.trained, *self.read, *self.teachers, "policy"}
+        used = {*self.trained, *self.read, *self.teachers, *self.seated, "policy"}
         used |= {*("value",) * interpreter.needs(self.algorithm).value}
         while more := {name for m in used for name in (self.of(m).trunk, self.of(m).follows) if name} - used:
             used |= more
         return ("policy", *sorted(used - {"policy"}, key=lambda name: (name != "value", name)))
+
+    @property
+    def seated(self) -> tuple[str, ...]:
+        """The modules that play a seat of a world."""
+        players = () if traits.traits(self.task).whole else self.settings.world.players
+        return tuple(name for name in players_lib.distinct(players) if name not in PLAYERS)
 
     def of(self, module: str) -> ModuleConfig:
         """Return the settings of a module; the defaults for the policy."""
@@ -93,7 +100,7 @@ class Phase:
         trained = {o.module for o in self.algorithm.objectives if interpreter.objective_needs(o).reference}
         pays = [p.needs for p in self.algorithm.transforms if p.needs.reference]
         read = {name for needs in pays for name, field in needs.scores if field == "logp"}
-        return frozenset(trained | read) - {"policy"}
+        return frozenset(trained | read) - {"policy", *self.seated}
 
     @property
     def implies(self) -> bool:
@@ -116,7 +123,8 @@ class Phase:
         needs = interpreter.needs(self.algorithm)
         used = {field for name, field in needs.scores if name == module}
         used |= {*(_LOGITS,) * (module in modules.critics(needs))}
-        used |= {*("logp",) * (module in self.teachers), *("value",) * (module == "value" and needs.value)}
+        used |= {*("logp",) * (module in (*self.teachers, *self.seated))}
+        used |= {*("value",) * (module == "value" and needs.value)}
         for o in self.algorithm.objectives:
             if o.module == module:
                 needs = interpreter.objective_needs(o)
@@ -183,7 +191,27 @@ class Setup:
     @property
     def snapshot(self) -> bool:
         """Whether a seat is played by an earlier policy."""
-        return not traits.traits(self.task).whole and "snapshot" in self.settings.world.players
+        return "snapshot" in self.players
+
+    @property
+    def players(self) -> tuple[str, ...]:
+        """Who plays the seats of a world, each once; the policy alone if the task has one turn."""
+        return ("policy",) if traits.traits(self.task).whole else players_lib.distinct(self.settings.world.players)
+
+    def writer(self, player: str) -> Any:
+        """Return the network that a player writes with: the decoder, unless it is a module of another network."""
+        network = self.networks["policy" if player in PLAYERS else player]
+        same = network.architecture == self.networks["policy"].architecture
+        return self.decoder if same else network
+
+    def written(self, module: str, rows: types.Rollout) -> types.Rollout:
+        """Return the rows that a module is trained on: of several players that learn, those that it wrote.
+
+        A module that plays no seat, such as a critic, is trained on the rows of all of them.
+        """
+        if not self.settings.world.trained or module not in self.players:
+            return rows
+        return trajectories.only(rows, ops.extra(rows, "player") == self.players.index(module))
 
     @property
     def precedent(self) -> bool:
@@ -237,32 +265,6 @@ class Setup:
         """Temperature of all log-probs; 1 for demonstrations and for stored rows that the policy has not written."""
         written = self.stored is not None and self.stored.version is not None
         return self.settings.sampler.temperature if written or self.algorithm.source.origin == "policy" else 1.0
-
-    def problems(self, key: types.Key) -> types.Problems:
-        """Return the training prompts as the source sees them; ``key`` is the run's root key."""
-        domain = None if self.stored is not None else getattr(self.task, "domain", None)
-        tokenizer = getattr(self.task, "tokenizer", None)
-
-        size = self.size
-
-        def encode(text: str) -> list[int]:
-            if text and tokenizer is None:
-                raise ValueError(
-                    f"{self.algorithm.source.spec}: task {self.task.name!r} has no tokenizer for {text!r}."
-                )
-            ids = tokenizers.continuation(tokenizer, "\n", text) if tokenizer is not None and text else []
-            if tokenizer is not None and tokenizer.unk in ids:
-                raise ValueError(f"{self.algorithm.source.spec}: the tokenizer of the run cannot write {text!r}.")
-            return ids
-
-        return types.Problems(
-            size=size,
-            domains=1 if domain is None else getattr(self.task, "domains", 1),
-            domain=jnp.zeros_like if domain is None else lambda index: domain(index, "train"),
-            encode=encode,
-            shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
-            rows=self.rows_of_episode,
-        )
 
     def verify(
         self, index: types.Array, split: environments.Split, token: types.Array, mask: types.Array

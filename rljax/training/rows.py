@@ -9,6 +9,7 @@ from rljax.data import shuffle
 from rljax.environments import traits
 from rljax.language import limits
 from rljax.training import phases
+from rljax.training import problems as problems_lib
 from rljax.transforms import ops
 from rljax.transforms.frame import extras
 from rljax.transforms.source import groups
@@ -122,7 +123,7 @@ def next_prompts(setup: phases.Setup, state: types.TrainState, key: types.Key) -
     choice = types.Choice(in_order(setup, position, key))
     if source.choose is not None:
         step_key = jax.random.fold_in(jax.random.fold_in(key, DRAWS), state.step)
-        choice = source.choose(state.pool, setup.problems(key), choice.index, step_key)
+        choice = source.choose(state.pool, problems_lib.of(setup, key), choice.index, step_key)
     return Drawn(position, choice.index, repeats(choice.index), choice.samples)
 
 

@@ -14,6 +14,7 @@ from rljax.algorithms import interpreter
 from rljax.language import errors
 from rljax.models import adapters
 from rljax.training import phases, producers, sharding
+from rljax.training import problems as problems_lib
 from rljax.training.learning import optimizers
 from rljax.transforms import modules
 
@@ -201,16 +202,18 @@ def begin(
         return state.replace(pool=previous.pool)
     shape = jax.eval_shape(producers.make(setup).example, state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
-    return state.replace(pool=source.init(blank, setup.problems(key)))
+    return state.replace(pool=source.init(blank, problems_lib.of(setup, key)))
 
 
 def sampled(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
-    """Return the part of a state, or of its shardings, that a rollout reads: policy, snapshot, pool and counters."""
+    """Return the part of a state, or of its shardings, that a rollout reads: players, pool and counters."""
     source = setup.algorithm.source
     reads = source.choose or source.head or source.again or source.segment
     pool, snapshot = state.pool if reads else (), state.snapshot if setup.snapshot else None
-    state = state.replace(params={"policy": state.params["policy"]}, pool=pool, snapshot=snapshot)
-    return state.replace(opt_state=(), algorithm=(), reference=None, frozen={}, ahead=())
+    read = {"policy", *setup.phase.seated}
+    params, frozen = ({m: x for m, x in trees.items() if m in read} for trees in (state.params, state.frozen))
+    state = state.replace(params=params, frozen=frozen, pool=pool, snapshot=snapshot)
+    return state.replace(opt_state=(), algorithm=(), reference=None, ahead=())
 
 
 def _of_steps(setup: phases.Setup, function: Callable[[Any, tuple[int, ...]], types.Tree]) -> tuple[types.Tree, ...]:

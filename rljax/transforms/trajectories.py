@@ -257,3 +257,8 @@ def turns(rollout: types.Rollout) -> Array:
     turn = ops.dense(jnp.broadcast_to(row, counted.shape), ops.segments(rollout, "turn"))
     episode = ops.segment_first(ops.segments(rollout, "episode"), jnp.any(counted > 0, axis=1).astype(counted.dtype))
     return jnp.sum(ops.segment_first(turn, counted)) / jnp.maximum(jnp.sum(episode), 1.0)
+
+
+def only(rollout: types.Rollout, rows: Array) -> types.Rollout:
+    """Return the rollout in which those that are not among ``rows`` [B] bool have mask 0 and ``valid`` 0."""
+    return rollout.replace(mask=rollout.mask * rows[:, None], valid=ops.valid_rows(rollout) * rows)

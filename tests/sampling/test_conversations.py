@@ -300,7 +300,7 @@ def test_a_vmapped_rollout_is_that_of_each_member(world):
 
     def run(table):
         if world.rows == "chapters":
-            book = chapters.write(TOY, (table,), np.zeros((12, 1), int), world, states, keys, config, ends)
+            book = chapters.write((TOY,), (table,), np.zeros((12, 1), int), world, states, keys, config, ends)
             return book.sample.token, book.sample.behaviour_logp, book.talk.paid
         prompts = play.views(world, states, 4)
         length = world.completion_length

@@ -122,6 +122,14 @@ def join(pieces: Sequence[Piece], length: int, pad: int, *, side: str = "right")
     return jnp.where(there, token, pad), there.astype(jnp.float32)
 
 
+def ends_with(turn: Piece, ids: np.ndarray) -> Array:
+    """Return whether a turn, whose tokens are adjacent from its first position, ends with ``ids`` ``[K]``: bool."""
+    token, mask = turn
+    start = jnp.sum(mask > 0) - len(ids)
+    end = jax.lax.dynamic_slice(jnp.pad(token, (0, len(ids))), (jnp.maximum(start, 0),), (len(ids),))
+    return (start >= 0) & jnp.all(end == jnp.asarray(ids))
+
+
 def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, **fields: Any) -> contract.Reply:
     """Return a reply.
 

@@ -82,7 +82,7 @@ def player(
         parts = evaluate.parts_of(index, samples * setup.rows_of_episode)
         batches = [run(params, other, jnp.asarray(part), key) for part in parts]
         count = len(index) * samples
-        seat = players.seats_of(2, count, 2, samples).argmin(axis=1)  # of player 0
+        seat = players.seats_of(_PLAYERS, count, 2, samples).argmin(axis=1)  # of player 0
         return results(trials.collect(setup, batches, count), seat)
 
     return games

@@ -86,7 +86,7 @@ class Answered:
         """Play episodes.
 
         Args:
-          params: of the policy, and of the snapshot if it has seats (``config.world.players``).
+          params: of each player by name, as ``play.players`` returns them; the policy alone may play all seats.
           drawn: the P problems.
           split: of the problems.
           key: the root key of the rollout.
@@ -97,13 +97,13 @@ class Answered:
           flying: rows that go on from earlier steps; None: all begin.
 
         Returns:
-          B = P * samples * seats rows; rows of a problem are adjacent. Rows of the snapshot are not trained on.
+          B = P * samples * seats rows; rows of a problem are adjacent. Rows of players that do not learn have mask 0.
 
         Raises:
           VerifierError: the world crashed on every row; its note is the first reason.
           Interrupted: the process received SIGTERM or Ctrl-C.
         """
-        setup, seats, alone = self.step.setup, self.step.setup.rows_of_episode, "snapshot" not in params
+        setup, seats, alone = self.step.setup, self.step.setup.rows_of_episode, len(params) == 1
         position, row, repeat = (np.repeat(x, samples) for x in (drawn.position, drawn.index, drawn.repeat))
         if flying is None:
             sample, rows_key = jnp.arange(row.size, dtype=jnp.int32) % samples, jax.random.fold_in(key, rows_lib.ROWS)
@@ -112,19 +112,19 @@ class Answered:
             started, pending, free = np.full(row.size, number), None, None
         else:
             keys, started, pending, free = flying.keys, flying.started, flying.pending, flying.free
-        order = ("policy",) if alone else setup.settings.world.players
-        ours = np.array(order)[players_lib.seats_of(len(order), row.size, seats, samples)].reshape(-1) == "policy"
+        order, swap = ("policy",) if alone else setup.settings.world.players, setup.settings.world.swap
+        player = players_lib.seats_of(order, row.size, seats, samples, swap).reshape(-1)
         talks = conversations.Conversations(self.step, self.program.tokenizer, self.worlds, self.journal)
         seed = str(np.asarray(jax.random.key_data(key)).tolist())
         prompts = talks.begin(np.asarray(drawn.index), split, seed, samples, started, free)
         producer = self.step.producer
         most = producer.most if flying is not None and isinstance(producer, segments.Segments) else 0
-        players = [params[name] for name in ("policy", "snapshot")[: 2 - alone]]
-        out = talks.play(players, np.where(ours, 0, 1), np.asarray(processes.fetch(keys)), sampler, pending, most)
+        players = [params[name] for name in players_lib.distinct(order)]
+        out = talks.play(players, player, np.asarray(processes.fetch(keys)), sampler, pending, most)
         talks.warn(where)
         position, row = (np.repeat(x, seats) for x in (position, row))
         version = np.full(out.mask.shape, number, np.int32) if flying is None else flying.version
-        judged = talks.judged(), version, None if flying is None else repeat, None if alone else ours
+        judged = talks.judged(), version, None if flying is None else repeat, None if alone else player
         return self.step.turns.end(position, row, prompts, out, *judged)
 
     @functools.cached_property

@@ -5,10 +5,13 @@ This module has their formulas. ``gradients``, ``updates`` and ``row_metrics`` c
 
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from rljax import transforms, types
+from rljax.models.scores import packing
+from rljax.training import phases
 from rljax.transforms import ops
 
 _PARTS = 8  # gradients of a minibatch that the noise is estimated from
@@ -138,3 +141,15 @@ def completed(metrics: dict[str, types.Array]) -> dict[str, types.Array]:
         return metrics
     rest = {name: x for name, x in metrics.items() if name not in MOMENTS}
     return {**rest, "effective_samples": effective_samples(*(metrics[name] for name in MOMENTS))}
+
+
+def experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
+    """Return metrics of expert balance on one micro-batch, empty for a policy without experts."""
+    model = setup.networks["policy"]
+    if rollout.context is None or rollout.action is None or not model.architecture.experts:
+        return {}
+    rows = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], rollout)
+    prompt, seen = rows.context.training
+    token = jnp.concatenate([prompt, rows.action.token], axis=1)
+    mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
+    return {f"experts/{name}": x for name, x in model.balance(params, token, mask, rows.context.image).items()}

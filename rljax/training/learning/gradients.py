@@ -152,7 +152,7 @@ def prepare(
     if any(interpreter.objective_needs(o).live for o in objectives):
         live = map_rows(functools.partial(_scores, setup, objectives, state, part), rollout, setup)
     prepared = [
-        interpreter.prepare_minibatch(o, rollout, scores, i, k)
+        interpreter.prepare_minibatch(o, setup.written(o.module, rollout), scores, i, k)
         for o, scores, i, k in zip(objectives, live, inner, keys, strict=True)
     ]
     return Minibatch(setup, joint, state, [r for r, _ in prepared], [i for _, i in prepared], keys)

@@ -14,7 +14,6 @@ from rljax import transforms, types
 from rljax.algorithms import inputs, interpreter
 from rljax.environments import traits
 from rljax.models import adapters
-from rljax.models.scores import packing
 from rljax.training import phases, producers, sharding, sources
 from rljax.training.learning import diagnostics, gradients, optimizers, row_metrics
 from rljax.transforms import modules, ops
@@ -54,7 +53,7 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
         ):  # the policy has just acted, from its whole distribution
             fields["proximal_logp"] = rows.behaviour_logp
         elif needs.fixed_proximal or (needs.proximal and repeats > 1):
-            fields["proximal_logp"] = phases.score(setup, "policy", state.params["policy"], rows, types.Needs()).logp
+            fields["proximal_logp"] = _proximal(setup, state, rows)
         if needs.value:
             fields["value"] = phases.score(
                 setup, "value", setup.params(state, "value"), rows, types.Needs(value=True)
@@ -79,6 +78,16 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
         return fields
 
     return rollout.replace(**(gradients.map_rows(fill, rollout, setup) if whole else fill(rollout)))
+
+
+def _proximal(setup: phases.Setup, state: types.TrainState, rows: types.Rollout) -> Any:
+    """Return the log-probs of the policy; in rows of another player that learns, of that player."""
+    logp: Any = phases.score(setup, "policy", state.params["policy"], rows, _NOTHING).logp
+    for module in setup.settings.world.trained:
+        other: Any = phases.score(setup, module, setup.params(state, module), rows, _NOTHING).logp
+        number = setup.players.index(module)
+        logp = jnp.where((ops.extra(rows, "player") == number)[:, None], other, logp)
+    return logp
 
 
 def _repeats(setup: phases.Setup, o: types.Objective) -> int:
@@ -148,18 +157,6 @@ def _of_update(stacked: dict[str, types.Array], minibatches: int) -> dict[str, t
     if "log_ratio" in stacked:  # each row is in one minibatch of the last epoch
         metrics["log_ratio"] = jnp.sum(stacked["log_ratio"][-minibatches:], axis=0)
     return diagnostics.of_gradient_steps(metrics)
-
-
-def _experts(setup: phases.Setup, params: types.Tree, rollout: types.Rollout) -> dict[str, types.Array]:
-    """Return metrics of expert balance on one micro-batch, empty for a policy without experts."""
-    model = setup.networks["policy"]
-    if rollout.context is None or rollout.action is None or not model.architecture.experts:
-        return {}
-    rows = jax.tree.map(lambda x: x[: x.shape[0] // setup.learner.microbatches], rollout)
-    prompt, seen = rows.context.training
-    token = jnp.concatenate([prompt, rows.action.token], axis=1)
-    mask = jnp.concatenate([seen, packing.written(rows.mask).astype(seen.dtype)], axis=1)
-    return {f"experts/{name}": x for name, x in model.balance(params, token, mask, rows.context.image).items()}
 
 
 def _logp(setup: phases.Setup, state: types.TrainState, rollout: types.Rollout, needs: types.Needs = _NOTHING) -> Any:
@@ -239,8 +236,9 @@ def update(
     turns, domains = "turns" in traits.traits(setup.task).supplies, row_metrics.domains(setup.task)
     asked, judged = setup.settings.log.diagnostics, source.origin == "policy"
     metrics |= row_metrics.metrics(rollout, judged, turns, domains, positions="entropy" in asked)
-    metrics |= _experts(setup, state.params["policy"], rollout)
-    before, divergences = _before(setup, state, rollout)
+    metrics |= diagnostics.experts(setup, state.params["policy"], rollout)
+    of_policy = setup.written("policy", rollout)
+    before, divergences = _before(setup, state, of_policy)
     metrics |= divergences
     skipped, logged = jnp.zeros(()), jax.tree.map(lambda x: x[: setup.logged], rollout)
     rollout = _looked(setup, state, rollout)
@@ -253,7 +251,7 @@ def update(
                 logged = extras.put(logged, {"log_ratio": terms.pop("log_ratio")})
             metrics |= terms if module == "policy" else {f"{module}/{name}": x for name, x in terms.items()}
     if before is not None and "moved" in asked:
-        metrics |= diagnostics.moved(before, _logp(setup, state, rollout)[0], rollout.mask)
+        metrics |= diagnostics.moved(before, _logp(setup, state, of_policy)[0], of_policy.mask)
     state = _finish(setup, previous, _observed(setup, state, rollout), metrics, skipped, jax.random.fold_in(key, 1000))
     metrics["skipped_in_row"] = state.skipped
     if setup.logged:

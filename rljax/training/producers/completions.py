@@ -13,6 +13,7 @@ import numpy as np
 from rljax import sampling, types
 from rljax.language import errors
 from rljax.training import passes, phases, sharding
+from rljax.training import problems as problems_lib
 from rljax.training import rows as rows_lib
 from rljax.transforms import ops
 from rljax.transforms.frame import extras, shapes
@@ -241,7 +242,7 @@ def sample(
         assert shown is not None
         of, _ = drawn.rows(setup)
         heads_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.HEADS), step)
-        heads = source.head(pool, setup.problems(key), rows, jax.tree.map(lambda x: x[of], shown), heads_key)
+        heads = source.head(pool, problems_lib.of(setup, key), rows, jax.tree.map(lambda x: x[of], shown), heads_key)
         prompts = groups.take(prompts, of)
         return passes.continued(setup, params, step, rows, prompts, keys, heads)
     uneven = drawn.samples is not None

@@ -43,11 +43,11 @@ class Episodes:
     def _played(self, state: types.TrainState, drawn: rows_lib.Drawn, key: types.Key) -> types.Rollout:
         """Return P * samples rows; rows of a problem are adjacent.
 
-        Rows that the policy did not write have mask 0 and ``valid`` 0.
+        Rows of players that do not learn have mask 0 and ``valid`` 0.
         """
-        players, order = play.players(self.setup, state), self.setup.settings.world.players
-        rows, ours = play.seated(self.setup, players, order, state.step, drawn, "train", key)
-        return play.only(rows, ours) if self.setup.snapshot else rows
+        players, world = play.players(self.setup, state), self.setup.settings.world
+        rows, player = play.seated(self.setup, players, world.players, state.step, drawn, "train", key, swap=world.swap)
+        return play.learning(self.setup, rows, player) if len(self.setup.players) > 1 else rows
 
     def begin(
         self, state: types.TrainState, drawn: rows_lib.Drawn, key: types.Key

@@ -16,7 +16,7 @@ from rljax.sampling import chapters, conversation, dialogue, refill
 from rljax.sampling import players as seats
 from rljax.training import phases
 from rljax.training import rows as rows_lib
-from rljax.transforms import ops
+from rljax.transforms import ops, trajectories
 from rljax.transforms.frame import extras
 
 Array = types.Array
@@ -31,6 +31,7 @@ def seated(
     split: Split,
     key: types.Key,
     *,
+    swap: bool = True,
     samples: int | None = None,
     sampler: sampling.SamplerConfig | None = None,
 ) -> tuple[types.Rollout, Array]:
@@ -40,6 +41,7 @@ def seated(
       setup: the phase on devices; its task is a world.
       players: parameters by the name of the player.
       order: who plays the seats, by name; see ``sampling.players.seats_of``.
+      swap: whether players change seats from sample to sample.
       step: updates before this rollout, int32 scalar.
       drawn: the P problems.
       split: of the problems.
@@ -48,8 +50,8 @@ def seated(
       sampler: how tokens are drawn; None: the settings.
 
     Returns:
-      B = P * samples * ``setup.rows_of_episode`` rows, adjacent for each problem, and ``[B]`` bool, whether "policy"
-      is the player of the row.
+      B = P * samples * ``setup.rows_of_episode`` rows, adjacent for each problem, and ``[B]`` int32, the number of the
+      row's player among the distinct ones.
     """
     world, sampler = setup.world, sampler or setup.settings.sampler
     assert world is not None
@@ -59,14 +61,15 @@ def seated(
     index, repeat = (ops.repeat(x, samples) for x in (drawn.index, drawn.repeat))
     keys = sampling.row_keys(jax.random.fold_in(key, rows_lib.ROWS), step, index, number, repeat)
     position, index = (ops.repeat(x, samples * setup.rows_of_episode) for x in (drawn.position, drawn.index))
-    params, ours = tuple(players[name] for name in order), np.array([name == "policy" for name in order])
-    player = seats.seats_of(len(order), keys.shape[0], world.seats, samples)
+    names = seats.distinct(order)
+    params, models = tuple(players[name] for name in names), tuple(setup.writer(name) for name in names)
+    player = seats.seats_of(order, keys.shape[0], world.seats, samples, swap)
     version = jnp.broadcast_to(step, (position.size, setup.task.completion_length)).astype(jnp.int32)
     if world.rows == "chapters":
-        book = chapters.write(setup.decoder, params, player, world, states, keys, sampler, setup.ends)
+        book = chapters.write(models, params, player, world, states, keys, sampler, setup.ends)
         rows = rows_lib.blank(setup, position, index, book.prompts.context)
         rows = of_chapters(rows_lib.filled(rows, book.sample, version), book, world.max_turns, world.seats)
-        return rows, jnp.asarray(ours[player])[rows.episode, rows.agent]
+        return rows, jnp.asarray(player)[rows.episode, rows.agent]
     prompts = views(world, states, samples)
     each = position.size // prompts.token.shape[0]
     context = jax.tree.map(lambda x: ops.repeat(x, each), prompts.context)
@@ -74,7 +77,7 @@ def seated(
     alone = len(params) == 1
     fewer = alone and 0 < sampler.slots < keys.size  # a world of several seats has no fewer, see ``producers.refused``
     out, talk = (refill if fewer else conversation).converse(
-        setup.decoder if alone else seats.Team(setup.decoder, player.reshape(-1)),
+        models[0] if alone else seats.Team(models, player.reshape(-1)),
         params[0] if alone else params,
         world,
         states,
@@ -84,7 +87,7 @@ def seated(
         setup.ends,
         length=setup.task.completion_length,
     )
-    return conversed(setup, rows, out, talk, version), jnp.asarray(ours[player].reshape(-1))
+    return conversed(setup, rows, out, talk, version), jnp.asarray(player.reshape(-1))
 
 
 def conversed(
@@ -272,16 +275,23 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
 def players(setup: phases.Setup, state: types.TrainState) -> dict[str, types.Tree]:
     """Return the parameters of those who play the seats, by name."""
     params = {"policy": state.params["policy"]}
+    params |= {name: setup.params(state, name) for name in setup.phase.seated}
     return params | ({"snapshot": adapters.joined(state.snapshot, params["policy"])} if setup.snapshot else {})
 
 
-def only(rows: types.Rollout, ours: Array) -> types.Rollout:
-    """Return rows in which those that are not ``ours`` ``[B]`` bool have mask 0 and ``valid`` 0.
+def learning(setup: phases.Setup, rows: types.Rollout, player: Array) -> types.Rollout:
+    """Return rows in which those of players that do not learn have mask 0 and ``valid`` 0.
 
-    extra["written"] ``[B, T]`` is the mask before: 1 on what a player wrote, whoever it was.
+    Args:
+      setup: the phase on devices.
+      rows: B rows.
+      player: ``[B]`` int32, see ``seated``; it becomes extra["player"].
+
+    Returns:
+      The rows. extra["written"] ``[B, T]`` is the mask before: 1 on what a player wrote, whoever it was.
     """
-    rows = extras.put(rows, {"written": rows.mask})
-    return rows.replace(mask=rows.mask * ours[:, None], valid=ops.valid_rows(rows) * ours)
+    learn = np.array([name in ("policy", *setup.settings.world.trained) for name in setup.players])
+    return trajectories.only(extras.put(rows, {"written": rows.mask, "player": player}), jnp.asarray(learn)[player])
 
 
 def shown(

@@ -68,7 +68,7 @@ class Turns:
         answers: dict[str, types.Array],
         version: types.Array,
         repeat: types.Array | None,
-        ours: types.Array | None,
+        player: types.Array | None,
     ) -> types.Rollout:
         """Return the rows after the last turn.
 
@@ -80,11 +80,11 @@ class Turns:
           answers: see ``play.of_host``.
           version: ``[B, T]`` int32, of the policy that wrote each token.
           repeat: ``[B]`` int32, of rows in flight, how often the step had drawn their problem before; None: of others.
-          ours: ``[B]`` bool, the rows that the policy plays; None: all.
+          player: ``[B]`` int32, who plays each row, see ``play.learning``; None: the policy plays all.
         """
         rows = rows_lib.blank(self.setup, position, index, prompts.context)
         rows = play.of_host(rows_lib.filled(rows, sample, version), sample, answers, self.world.seats)
-        rows = rows if ours is None else play.only(rows, ours)
+        rows = rows if player is None else play.learning(self.setup, rows, player)
         rows = rows if repeat is None else extras.put(rows, {"repeat": repeat})
         return sharding.constrain(rows, self.setup.mesh)
 
@@ -128,7 +128,8 @@ class Turns:
         rows = completions.unread(self.setup, state, key)
         parts = dict.fromkeys(self.world.parts, jnp.zeros_like(rows.reward))
         rows = rows.replace(parts=parts, token_reward=jnp.zeros_like(rows.mask), extra={})  # see play.of_host
-        return play.only(rows, jnp.ones_like(rows.reward)) if self.setup.snapshot else rows
+        several = len(self.setup.players) > 1
+        return play.learning(self.setup, rows, jnp.zeros_like(rows.group)) if several else rows
 
     def check(self, key: types.Key) -> types.Rollout:
         """Return the rows of a step from shapes."""

@@ -127,6 +127,46 @@ def test_a_skill_is_used_on_other_problems_than_the_one_it_was_written_from():
     assert list(replies[-1].parts["success"]) == [0.5] * 2
 
 
+@pytest.mark.parametrize(("shown", "shared"), [(True, True), pytest.param(False, False, marks=pytest.mark.full)])
+def test_seats_answer_one_problem(shown, shared):
+    world = make(f"panel({SUMS}, seats=3, shown={shown}, shared={shared})")
+    problem, right, false = world.inner.text(1, "train"), answer(world.inner, 1), wrong(world.inner, 1)
+    names = set()
+    for answers in itertools.product((right, false, "x"), repeat=3):
+        if "x" in answers and not shown:
+            continue
+        said = [text if text != "x" else "" for text in answers]
+        replies, prompts = play(world, 1, said)
+        assert prompts == [problem + "".join(f"{text}again:" for text in said[:n]) * shown for n in range(3)]
+        paid = [[float(a == right) * (shared or seat == n) for seat in range(3)] for n, a in enumerate(answers)]
+        assert [list(map(float, r.reward)) for r in replies] == paid
+        outcomes = {right: CORRECT, false: WRONG, "x": UNPARSEABLE}
+        assert list(replies[-1].outcome) == [outcomes[a] for a in answers]
+        assert [bool(r.done) for r in replies] == [False, False, True]
+        if not shown:
+            ids = list(map(float, replies[-1].parts["answer"]))
+            assert [x == y for x in ids for y in ids] == [x == y for x in answers for y in answers]
+            names |= {*zip(answers, ids, strict=True)}
+    assert len(names) == 2 * (not shown)  # equal texts have equal ids in all episodes
+
+
+def test_an_examiner_is_paid_for_true_verdicts():
+    world = make(f"examine({SUMS})")
+    problem, right, false = world.inner.text(1, "train"), answer(world.inner, 1), wrong(world.inner, 1)
+    for text, correct in ((right, True), (false, False), ("", False)):
+        for verdict in ("right", "wrong", "1right", "1wrong", "", "1", written(world, "right", closed=False)):
+            replies, prompts = play(world, 1, [text, verdict])
+            assert prompts == [problem, f"{problem}{text}judge:"]
+            says = [isinstance(verdict, str) and verdict.endswith(word) for word in ("wrong", "right")]
+            true = says[correct]
+            assert [list(map(float, r.reward)) for r in replies] == [[correct, 0], [0, true]]
+            last = replies[-1]
+            assert list(last.parts["praise"]) == [says[True], 0] and list(last.parts["verdict"]) == [0, true]
+            missed = CORRECT if correct else WRONG if text else UNPARSEABLE
+            assert list(last.outcome) == [missed, CORRECT if true else WRONG]
+            assert [bool(r.done) for r in replies] == [False, True]
+
+
 @pytest.mark.full
 def test_votes_are_counted_against_the_spy_and_against_civilians():
     world = make("spy(civilians=2, digits=3)")

@@ -176,10 +176,12 @@ def test_a_seat_without_a_turn_counts_as_paid_nothing():
 
 def test_players_have_every_seat_equally_often():
     for samples in (2, 4, 6):
-        seats = players.seats_of(2, 3 * samples, 2, samples)
+        seats = players.seats_of(("policy", "snapshot"), 3 * samples, 2, samples)
         assert (np.sort(seats, axis=1) == [0, 1]).all()  # never one player in both seats
         assert (seats.reshape(3, samples, 2).mean(axis=1) == 0.5).all()  # for each problem
-    assert players.seats_of(1, 4, 2, 4).max() == 0  # self-play: the policy has both
+    fixed = players.seats_of(("policy", "judge", "policy"), 4, 3, 4, swap=False)
+    assert (fixed == [0, 1, 0]).all()  # numbers of the distinct ones
+    assert players.seats_of(("policy",), 4, 2, 4).max() == 0  # self-play: the policy has both
 
 
 def test_a_tournament_rates_every_pair_and_says_who_had_which_seat():

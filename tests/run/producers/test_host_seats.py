@@ -69,8 +69,8 @@ def inside(length=None, players=("policy",)):
 
     def run(params):
         named = dict(zip(BOTH, params, strict=True))
-        rows, ours = play.seated(graph.setups[0], named, players, jnp.int32(0), DRAWN, "train", graph.key)
-        return play.only(rows, ours) if "snapshot" in players else rows
+        rows, player = play.seated(graph.setups[0], named, players, jnp.int32(0), DRAWN, "train", graph.key)
+        return play.learning(graph.setups[0], rows, player) if "snapshot" in players else rows
 
     return jax.device_get(jax.jit(run)(params))
 
@@ -246,7 +246,10 @@ def test_a_run_that_is_killed_within_a_step_ends_as_if_nothing_had_been(tmp_path
     ("fields", "message"),
     [
         ({"sampler__slots": 3}, r"sampler.slots=3 .*must be a multiple of 2, the seats of an episode"),
-        ({"sampler__slots": 4, "world__players": BOTH}, r"slots=4 .*a multiple of 8, the rows of a prompt, which two"),
+        (
+            {"sampler__slots": 4, "world__players": BOTH},
+            r"slots=4 .*a multiple of 8, the rows of a prompt, which several",
+        ),
         ({"seam__source": "partial(segment=5)"}, "partial.* carries rows over .*, and task .* has several seats"),
         ({"algorithm": "sft()"}, "imitates demonstrations, and task 'relay' has several seats"),
         ({"world__players": ("snapshot",)}, "expected 'policy' among them"),

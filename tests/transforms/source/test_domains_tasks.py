@@ -14,6 +14,7 @@ from rljax import types
 from rljax.algorithms import interpreter
 from rljax.data import tokenizers
 from rljax.environments.questions import own
+from rljax.training import problems as problems_lib
 from rljax.training import rows as rows_lib
 from rljax.training.learning import row_metrics
 from tests.support import tiny
@@ -137,7 +138,7 @@ def test_rows_of_a_host_task_have_its_domains(tmp_path):
     token = jnp.zeros((6, setup.task.prompt_length), jnp.int32)
     rows = rows_lib.blank(setup, index, index, types.Context(token, token * 1.0))
     np.testing.assert_array_equal(rows.domain, setup.task.domain(index, "train"))
-    assert setup.problems(jax.random.key(0)).domains == 3 and len({*np.asarray(rows.domain).tolist()}) > 1
+    assert problems_lib.of(setup, jax.random.key(0)).domains == 3 and len({*np.asarray(rows.domain).tolist()}) > 1
 
 
 def test_rollouts_of_the_study_are_interpolated_between_measurements():

@@ -15,6 +15,7 @@ from rljax.algorithms import compose
 from rljax.run import loop
 from rljax.run.records import journals
 from rljax.training import passes, phases, steps
+from rljax.training import problems as problems_lib
 from rljax.training import rows as rows_lib
 from rljax.training.producers import completions
 from rljax.transforms import define, ratio, reduce, source, surrogate, weight
@@ -125,7 +126,7 @@ def test_a_text_that_the_tokenizer_cannot_write_is_named():
     setup = toy_setup(source.guide(text="hint"))
     with pytest.raises(ValueError, match=r"guide\(.*the tokenizer of the run cannot write 'hint'"):
         passes.longer(setup)
-    written = toy_setup(source.guide(text="1+2")).problems(jax.random.key(0)).encode("1+2")
+    written = problems_lib.of(toy_setup(source.guide(text="1+2")), jax.random.key(0)).encode("1+2")
     assert setup.task.tokenizer.decode(written) == "1+2" and len(written) == 3
 
 

@@ -114,10 +114,10 @@ class Revise(around.Recalling):
         reward, correct = judged.reward[0], judged.outcome[0] == types.Outcome.CORRECT
         first, last = state.turn == 0, state.turn == self.max_turns - 1
         critic = (state.turn == 1) & (self.mode == "critique")
-        said = self._judgement(token, mask)
+        verdict = self._judgement(token, mask)
         before = jnp.where(first, reward, state.first)
         was = jnp.where(first, correct, state.correct)
-        matches = jnp.where(critic, jnp.where(was, said == 1, said == 0), state.verdict).astype(jnp.float32)
+        matches = jnp.where(critic, jnp.where(was, verdict == 1, verdict == 0), state.verdict).astype(jnp.float32)
         part = self._told(state.turn, was, ~last)
         parts = {name: x[0] for name, x in judged.parts.items()} | {
             "first": before,
@@ -154,7 +154,7 @@ class Revise(around.Recalling):
         turn = self.join([turn], self.turn_length)
         if self.mode != "critique":
             return turn
-        critique = self._critique(state.correct)
+        critique = verdict(self, state.correct, "mode")
         return jax.tree.map(lambda a, b: jnp.where(state.turn == 1, a, b), critique, turn)
 
     def _told(self, turn: Array, correct: Array, more: Array) -> tokens.Piece:
@@ -169,24 +169,27 @@ class Revise(around.Recalling):
         pieces.append(tokens.masked(self.piece("instruction", self.instruction), more & ~asks))
         return self.join(pieces, self.reply_length)
 
-    def _critique(self, correct: Array) -> tokens.Piece:
-        end = tokens.piece(np.asarray([self.bound.eos]))
-        right, false = (self.piece("mode", text) for text in (RIGHT, FALSE))
-        pieces = [tokens.masked(right, correct), tokens.masked(false, ~correct), end]
-        return self.join(pieces, self.turn_length)
-
     def _judgement(self, token: Array, mask: Array) -> Array:
         """Read a critique: 1 if it ends with ``right``, 0 with ``wrong``, -1 with neither or without an end."""
         if self.mode != "critique":
             return jnp.int32(-1)
-        said = jnp.int32(-1)
-        count = jnp.sum(mask > 0)
-        for value, text in ((1, RIGHT), (0, FALSE)):
-            ids = jnp.asarray([*tokens.ids(self.tokenizer, text, "mode"), self.bound.eos])
-            start = count - len(ids)
-            end = jax.lax.dynamic_slice(jnp.pad(token, (0, len(ids))), (jnp.maximum(start, 0),), (len(ids),))
-            said = jnp.where((start >= 0) & jnp.all(end == ids), value, said)
-        return said
+        return said(self, (token, mask), "mode")
+
+
+def said(world: Any, turn: tokens.Piece, setting: str) -> Array:
+    """Read a verdict: 1 if a turn ends with ``right``, 0 with ``wrong``, -1 with neither or without an end."""
+    read = jnp.int32(-1)
+    for value, text in ((1, RIGHT), (0, FALSE)):
+        ids = np.asarray([*tokens.ids(world.tokenizer, text, setting), world.bound.eos])
+        read = jnp.where(tokens.ends_with(turn, ids), value, read)
+    return read
+
+
+def verdict(world: Any, correct: Array, setting: str) -> tokens.Piece:
+    """Return the turn of a true verdict."""
+    end = tokens.piece(np.asarray([world.bound.eos]))
+    right, false = (world.piece(setting, text) for text in (RIGHT, FALSE))
+    return world.join([tokens.masked(right, correct), tokens.masked(false, ~correct), end], world.turn_length)
 
 
 @environments.task

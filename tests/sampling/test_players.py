@@ -1,0 +1,110 @@
+"""Modules as players of a world's seats: what they write, and what each of them learns from."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax import types
+from rljax.config import resolve
+from rljax.run import programs
+from rljax.training import phases, states
+from tests.support import tiny
+
+SUMS = "arithmetic(operands=2, digits=1, working=False, noise=0.3)"
+PANEL = f"panel({SUMS}, shared=True)"
+LEARN = ("second",)
+
+
+def config(task=PANEL, algorithm="dr_mas()", second=None, **fields):
+    """Return the config of a world whose seats are played by the policy and by another module."""
+    given = {"world__players": ("policy", "second"), "world__swap": False, "world__trained": LEARN, "mesh__data": 1}
+    c = tiny.config(algorithm, task=task, **{**given, **fields})
+    c.module = type(c)({"second": rljax.module(**(second or {}))})
+    return c
+
+
+def program(**fields):
+    return programs.build(config(**fields), devices=jax.devices()[:1])
+
+
+@functools.cache
+def stepped(players=("policy", "second"), trained=LEARN, minibatches=2):
+    """Return a program, its rows and its parameters after one step, from two policies in the order of the seats."""
+    p = program(world__players=players, world__trained=trained, learner__minibatches=minibatches)
+    (step,) = p.steps
+    one, two = (step.begin(None, jax.random.key(seed), None).params["policy"] for seed in (0, 1))
+    initial = dict(zip(players, (one, two), strict=True))
+    state = step.begin(None, p.key, jax.tree.map(jnp.copy, initial))
+    rows = step.rollout(state, p.key)  # random policies are paid nothing
+    rows = rows.replace(reward=jax.random.normal(jax.random.key(2), rows.reward.shape))
+    after, metrics = step.update(jax.tree.map(jnp.copy, state), rows, p.key)
+    return p, state, rows, jax.device_get({**after.frozen, **after.params}), metrics
+
+
+@pytest.mark.full
+def test_players_that_change_names_learn_the_same():
+    """Two modules with one recipe are symmetric: under swapped names each seat's parameters move as before."""
+    _, state, rows, after, metrics = stepped()
+    _, _, again, renamed, _ = stepped(("second", "policy"))
+    np.testing.assert_array_equal(rows.action.token, again.action.token)
+    np.testing.assert_array_equal(rows.behaviour_logp, again.behaviour_logp)
+    for name, other in (("policy", "second"), ("second", "policy")):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6), after[name], renamed[other])
+        moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), after[name], jax.device_get(state.params[name]))
+        assert max(jax.tree.leaves(moved)) > 1e-4
+    assert float(metrics["sampler_gap"]) < 1e-5 and float(metrics["second/gradient_norm"]) > 0
+
+
+@pytest.mark.full
+def test_a_player_learns_from_what_it_wrote_alone():
+    p, state, rows, after, _ = stepped()
+    np.testing.assert_array_equal(rows.extra["player"], rows.agent)
+    scores = {name: phases.score(p.setups[0], name, state.params[name], rows, types.Needs()) for name in after}
+    for number, name in enumerate(("policy", "second")):
+        wrote = np.asarray(rows.mask > 0) & (np.asarray(rows.extra["player"]) == number)[:, None]
+        np.testing.assert_allclose(scores[name].logp[wrote], rows.raw_logp[wrote], atol=1e-5)
+        assert np.abs(np.asarray(scores[name].logp - rows.raw_logp)[~wrote & np.asarray(rows.mask > 0)]).max() > 1e-2
+    _, _, alone, frozen, _ = stepped(trained=())  # statistics are of each agent, so the policy moves as before
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6), frozen["policy"], after["policy"])
+    jax.tree.map(np.testing.assert_array_equal, frozen["second"], jax.device_get(state.params["second"]))
+    assert not np.any(alone.mask[alone.agent == 1]) and np.any(alone.extra["written"][alone.agent == 1])
+
+
+def shape(setup):
+    """Return the state at the beginning of a phase, as shapes."""
+    return jax.eval_shape(lambda k: states.begin(setup, states.Carried(), None, k), jax.random.key(0))
+
+
+def test_a_rollout_reads_the_parameters_of_all_players():
+    setup = program().setups[0]
+    read = states.sampled(setup, shape(setup))
+    assert {*read.params} == {"policy", "second"} and read.opt_state == ()
+    assert setup.phase.trained == {"policy", "second"} and setup.writer("second") is setup.decoder
+    frozen = program(world__trained=()).setups[0]
+    read = states.sampled(frozen, shape(frozen))
+    assert {*read.params} == {"policy"} and {*read.frozen} == {"second"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"task": SUMS, "algorithm": "grpo()"}, r"world.players=.*expected 'policy' alone, since one seat writes"),
+        ({"world__players": ("second",)}, r"world.players=.*expected 'policy' among them"),
+        ({"world__players": ("policy", "second", "policy")}, r"expected at most 2 in task 'panel', which has 2 seats"),
+        ({"world__trained": ("other",)}, r"world.trained=.*'other' is not a module of config.world.players"),
+        ({"world__trained": ("policy",)}, r"world.trained=.*'policy' is not a module"),
+        ({"world__trained": ("second", "second")}, r"world.trained=.*expected each name once"),
+        ({"algorithm": "remix()"}, r"world.trained=.*remix.* reads the policy one step earlier"),
+        ({"second": {"prompt": "?"}}, r"module.second.prompt: task 'panel' has players who write rows"),
+        ({"second": {"trunk": "policy"}}, r"reads log-probs of 'second', and a head is a number"),
+        ({"world__players": ("policy", "third")}, r"'second' is not a module of .*'third'"),
+        ({"world__players": ("policy", "third"), "world__trained": ()}, r"uses the module 'third', which no phase"),
+    ],
+)
+def test_players_that_cannot_play(fields, message):
+    with pytest.raises(ValueError, match=message):
+        resolve.run(config(**fields))
