@@ -158,18 +158,22 @@ class Prompts(flax.struct.PyTreeNode):
     mask: Array  # [P, L] float32
     index: Array  # [P] int32, index in the task's split
     image: Array | None = None  # [P, N, H, W, 3] uint8, the pictures of its placeholder tokens, in order
+    train_token: Array | None = None  # [P, L], the prompts that rows are trained under, where they differ
+    train_mask: Array | None = None  # [P, L]
 
     @property
     def context(self) -> Context:
         """The prompts as rows have them."""
-        return Context(token=self.token, mask=self.mask, image=self.image)
+        return Context(self.token, self.mask, self.train_token, self.train_mask, self.image)
 
     @classmethod
     def of(cls, world: Any, state: Any, seat: Array) -> "Prompts":
         """Return what a seat reads in a state of a world, with the pictures if it shows some: one prompt."""
         token, mask = world.prompt(state, seat)
         image = None if getattr(world, "pictures", None) is None else world.picture(state, seat)
-        return cls(token=token, mask=mask, index=jax.numpy.int32(0), image=image)
+        training = getattr(world, "training", None)
+        plain = (None, None) if training is None else training(state, seat)
+        return cls(token, mask, jax.numpy.int32(0), image, *plain)
 
 
 class Choice(flax.struct.PyTreeNode):

@@ -64,11 +64,13 @@ def _of_algorithm(phase: Phase) -> tuple[list[str], list[str]]:
 def _uncorrected(phase: Phase) -> list[str]:
     """Return a note if rows are trained under another prompt than they were sampled under, as if they were not."""
     algorithm, needs = phase.algorithm, interpreter.needs(phase.algorithm)
-    if algorithm.source.again is None or not algorithm.source.again.plain or needs.behaviour or needs.off_policy:
+    again = algorithm.source.again is not None and algorithm.source.again.plain
+    if not (again or _retold(phase)) or needs.behaviour or needs.off_policy:
         return []
+    trains = algorithm.source.spec if again else f"task {phase.task.name!r}"
     return [
-        f"phase {phase.name!r}: {algorithm.source.spec} trains rows under another prompt than they were sampled under, "
-        f"and {algorithm.spec} corrects them by nothing, so their gradient is biased. A ratio with "
+        f"phase {phase.name!r}: {trains} trains rows under another prompt than they were sampled under, and "
+        f"{algorithm.spec} corrects them by nothing, so their gradient is biased. A ratio with "
         'anchor="behaviour" corrects it.'
     ]
 
@@ -84,6 +86,7 @@ def _parts(phase: Phase) -> list[tuple[types.Needs, set[str]]]:
         or source.segment
         or phase.settings.run.lag
         or source.origin != "policy"
+        or _retold(phase)
         or (_filtered(phase) and sampler.rescore == "unfiltered")
         or (shape.dtype, shape.param_dtype, shape.decode_weights) != ("float32", "float32", "float")
     ):
@@ -101,6 +104,11 @@ def _parts(phase: Phase) -> list[tuple[types.Needs, set[str]]]:
         parts.append((interpreter.objective_needs(o), causes))
         trained.add(o.module)
     return parts
+
+
+def _retold(phase: Phase) -> bool:
+    """Return whether the task is a world whose rows are trained under another prompt than they were sampled under."""
+    return getattr(phase.task, "training", None) is not None
 
 
 def _filtered(phase: Phase) -> bool:

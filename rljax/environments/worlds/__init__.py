@@ -35,6 +35,7 @@ another one writes. Opponents that are part of the world have no seat.
 ``single.py``          ``from_task``: a device task as a world of one turn
 ``around.py``          ``Around``, ``Recalling``: bases of what stands around a world; ``recorded``, ``format_parts``
 ``wrappers.py``        ``think_longer``, ``hint``: around any world
+``compress.py``        ``compress``: a conversation in chapters, whose prompts leave out old replies
 ``mixture.py``         ``mixture``: several worlds and tasks in one run
 ``host/``              worlds that are Python classes on text, run in worker processes
 =====================  ================================================================================

@@ -16,7 +16,7 @@ from rljax.environments.worlds import tokens
 
 Array = types.Array
 # they read the state of the inner world, or are about its verdicts
-_UNSHARED = ("limits", "picture", "pictures", "supplies")
+_UNSHARED = ("limits", "picture", "pictures", "supplies", "training")
 
 
 @dataclasses.dataclass(frozen=True)

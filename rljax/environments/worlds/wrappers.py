@@ -1,7 +1,7 @@
 """Wrappers of any world: think longer before a turn is handed on, and try again with a hint."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -112,6 +112,7 @@ class Hint(WithText):
     factor: float
     separator: str
     rows: contract.Rows  # "chapters" around a world of one turn: each attempt is a row
+    plain: bool
 
     name = "hint"
 
@@ -149,6 +150,15 @@ class Hint(WithText):
     def prompt(self, state: Any, seat: Array) -> tokens.Piece:
         """Return the prompt of the inner world; in chapters followed by the hint, once there is one."""
         return self.recalling(self.inner.prompt(state["inner"], seat), state["hint"])
+
+    @property
+    def training(self) -> Callable[[Any, Array], tokens.Piece] | None:
+        """The prompt that a row is trained under, which has no hint, if the world is ``plain``."""
+
+        def without(state: Any, seat: Array) -> tokens.Piece:
+            return self.join([self.inner.prompt(state["inner"], seat)], self.prompt_length, side="left")
+
+        return without if self.plain else None
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
         """Play on in the inner world; after a failed attempt tell the hint and begin the same problem again."""
@@ -255,6 +265,7 @@ def hint(
     factor: types.Fraction = 1.0,
     separator: str = ";",
     rows: contract.Rows | None = None,
+    plain: bool = False,
 ) -> contract.World:
     """Try the same problem again after a failed attempt, with a hint.
 
@@ -272,6 +283,8 @@ def hint(
       factor: rewards after a hint are multiplied by it.
       separator: the answer is what follows the last separator of the expert's turn.
       rows: "chapters" for a task of one turn: each attempt is a row, with the hint in its prompt; None: as the world.
+      plain: whether rows are trained under the prompt without the hint, as Agent-RLVR (arXiv 2506.11425) trains on
+        guided attempts; of chapters only. A ratio with ``anchor="behaviour"`` weighs them.
 
     Returns:
       The world, not yet bound to a tokenizer.
@@ -287,4 +300,8 @@ def hint(
         raise ValueError(f"hint: world {world.name!r} has {world.seats} seats; a hint is for worlds of one seat")
     if rows not in (None, world.rows) and (world.max_turns > 1 or rows != "chapters"):
         raise ValueError(f"rows: {rows!r}; world {world.name!r} of {world.max_turns} turns has rows {world.rows!r}")
-    return Hint(world, text, shown, tries, factor, separator, rows or world.rows)
+    if plain and (rows or world.rows) != "chapters":
+        raise ValueError(
+            "plain: True needs rows in chapters, whose prompts have the hint; around conversations: compress"
+        )
+    return Hint(world, text, shown, tries, factor, separator, rows or world.rows, plain)

@@ -255,9 +255,13 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
     def of_seat(x: Array) -> Array:  # [E * seats] or [E * seats, M] -> [B]
         return x[player] if x.ndim == 1 else x[player, place]
 
-    mask = book.sample.mask
+    mask, context, on_policy = book.sample.mask, book.prompts.context, rows.on_policy
+    if context.train_token is not None:  # another prompt: the policy that is trained did not sample the row
+        token, seen = context.training
+        on_policy = on_policy * jnp.all((token == context.token) & (seen == context.mask), axis=1)
     return rows.replace(
-        context=book.prompts.context,
+        context=context,
+        on_policy=on_policy,
         turn=jnp.broadcast_to(number[:, None], mask.shape),
         token_reward=ops.last_token(mask) * of_seat(talk.paid)[:, None],
         reward=jnp.where(present, of_seat(talk.unearned), 0.0),

@@ -35,6 +35,10 @@ def check(world: worlds.World, key: Any) -> None:
         prompt = jax.eval_shape(world.prompt, state, scalar)
         length = (world.prompt_length,)
         _same("prompt", prompt, (Shape(length, _INT), Shape(length, _FLOAT)))
+    training: Any = getattr(world, "training", None)
+    if training is not None:
+        with errors.inside(f"task {world.name!r}: training"):
+            _same("training", jax.eval_shape(training, state, scalar), (Shape(length, _INT), Shape(length, _FLOAT)))
     turn = (world.turn_length,)
     with errors.inside(f"task {world.name!r}: step"):
         stepped = jax.eval_shape(world.step, state, scalar, Shape(turn, _INT), Shape(turn, _FLOAT), key)

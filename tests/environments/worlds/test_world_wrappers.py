@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import environments
+from rljax import environments, types
 from rljax.config import resolve
 from rljax.data import tokenizers
 from rljax.environments import worlds
@@ -269,3 +269,37 @@ def test_a_config_names_a_world_of_a_task():
         assert phase.task.max_turns == turns and worlds.in_turns(phase.task)
     with pytest.raises(ValueError, match=r"config.task: revise\(\) has no argument 'digits'"):
         resolve.phases(tiny.config(task="revise(digits=2)", phases=("main",)))
+
+
+@pytest.mark.parametrize(("kept", "text"), [(1, "..."), (9, "..."), (0, "")])
+def test_old_replies_are_left_out_of_the_prompts_of_chapters(kept, text):
+    inner = make("calculator(turns=4)")
+    world = make(f"compress(calculator(turns=4), kept={kept}, text={text!r})")
+    said = ["12+3", "1+", "1*9", "=7"]
+    replies, (problem, *_) = play(inner, 3, said)
+    told_before = [told(inner, reply) for reply in replies]
+    compressed, prompts = play(world, 3, said)
+    for n, prompt in enumerate(prompts):
+        shown = [reply if k >= n - kept else text for k, reply in enumerate(told_before[:n])]
+        end = world.tokenizer.decode([world.tokenizer.eos])
+        assert prompt == problem + "".join(f"{turn}{end}{reply}" for turn, reply in zip(said, shown, strict=False))
+    for one, two in zip(replies, compressed, strict=True):
+        assert not two.mask.any() and all(
+            np.array_equal(getattr(one, name), getattr(two, name))
+            for name in ("reward", "outcome", "done", "truncated")
+        )
+
+
+def test_hinted_attempts_are_trained_under_the_plain_prompt():
+    world = make(f"hint({SUMS}, rows='chapters', plain=True)")
+    state = world.begin(jnp.int32(1), "train", jax.random.key(0))
+    problem = world.inner.text(1, "train")
+    _, prompts = play(world, 1, [wrong(world.inner, 1), answer(world.inner, 1)])
+    assert prompts[0] == problem and prompts[1].startswith(f"{problem}hint:")
+    state, _ = world.step(state, jnp.int32(0), *written(world, wrong(world.inner, 1)), jax.random.key(1))
+    both = types.Prompts.of(world, state, jnp.int32(0))
+    assert read(world, both.token, both.mask) == prompts[1] and read(world, *both.context.training) == problem
+    with pytest.raises(ValueError, match="plain: True needs rows in chapters"):
+        make(f"hint({SUMS}, plain=True)")
+    with pytest.raises(ValueError, match="compress: world 'tic_tac_toe' has 2 seats"):
+        make("compress(game('tic_tac_toe'))")
