@@ -78,7 +78,6 @@ class Rollout(flax.struct.PyTreeNode):
     """A batch of rows with everything known about them before the loss; no gradient. An absent field is None."""
 
     mask: Array  # [B, T] float32, 1 on tokens the policy itself emitted
-    # per row
     reward: Array  # [B] float32, the verifier's number
     group: Array  # [B] int32, rows that share a prompt share it; any integers, any group size
     context: Context | None = None
@@ -131,8 +130,7 @@ class Scores(flax.struct.PyTreeNode):
     value_logits: Array | None = fields.score("a critic's distribution", ("B", "T", ...), at="before", module="value")
     reward: Array | None = fields.score("the scores of a reward model", ("B",), at="end", module="other")
     top: tuple[Array, Array] | None = None  # [B, T, k] int32, most probable first; [B, T, k + 1] theirs, and the rest's
-    # nats, of the solution behind the row, ``config.module.NAME.after``
-    after_logp: Array | None = fields.score("the log-probs of the solution behind the row", ("B", ...))
+    after_logp: Array | None = fields.score("the log-probs of the solution behind the row", ("B", ...))  # nats
     after_mask: Array | None = fields.score("where this solution is", ("B", ...))
     heads: dict[str, "Scores"] = dataclasses.field(default_factory=dict)  # of heads on the same trunk, by module
     # the logit that a step which ends here is right
@@ -158,22 +156,20 @@ class Prompts(flax.struct.PyTreeNode):
     mask: Array  # [P, L] float32
     index: Array  # [P] int32, index in the task's split
     image: Array | None = None  # [P, N, H, W, 3] uint8, the pictures of its placeholder tokens, in order
-    train_token: Array | None = None  # [P, L], the prompts that rows are trained under, where they differ
-    train_mask: Array | None = None  # [P, L]
+    training: tuple[Array, Array] | None = None  # token and mask [P, L] that rows are trained under, where others
 
     @property
     def context(self) -> Context:
         """The prompts as rows have them."""
-        return Context(self.token, self.mask, self.train_token, self.train_mask, self.image)
+        return Context(self.token, self.mask, *(self.training or (None, None)), self.image)
 
     @classmethod
     def of(cls, world: Any, state: Any, seat: Array) -> "Prompts":
         """Return what a seat reads in a state of a world, with the pictures if it shows some: one prompt."""
         token, mask = world.prompt(state, seat)
         image = None if getattr(world, "pictures", None) is None else world.picture(state, seat)
-        training = getattr(world, "training", None)
-        plain = (None, None) if training is None else training(state, seat)
-        return cls(token, mask, jax.numpy.int32(0), image, *plain)
+        plain = getattr(world, "training", None)
+        return cls(token, mask, jax.numpy.int32(0), image, plain and plain(state, seat))
 
 
 class Choice(flax.struct.PyTreeNode):

@@ -94,6 +94,7 @@ OPTIONAL: dict[str, Any] = {
     "parts": (),
     "extra": (),
     "domains": 1,  # number of values of Answer.domain, from 0
+    "domain": None,  # a function domain(index, split), [n] int32 both, by which sources draw
     "domain_names": (),  # a text for each of them
     "turns_each": None,  # the most turns of one seat; None: max_turns
     "pictures": None,  # traits.Pictures of a prompt; with a function ``picture(state, seat)``, [N, H, W, 3] uint8

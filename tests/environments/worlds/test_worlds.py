@@ -11,6 +11,8 @@ import pytest
 from rljax import environments, types
 from rljax.data import tokenizers
 from rljax.environments import characters
+from rljax.environments.worlds import text as texts
+from rljax.environments.worlds.shipped import retry
 from rljax.language import parse
 from tests.environments.worlds import world_oracles
 
@@ -247,3 +249,25 @@ def test_secrets():
             assert not np.any((drawn[0] > 0) & (drawn[1] > 0)) and (drawn[0] > 0).sum() == 12
         else:
             assert all(abs(count - 256) < 80 for count in np.concatenate(drawn))
+
+
+def test_noise_is_drawn_by_domain():
+    """Each search of a domain is wrong with its share of noise, up to a random value that is right by chance."""
+    shares = (0.0, 0.5, 1.0)
+    rules = retry.Retry(found=1.0, noise=shares, turns=2)
+    index = jnp.arange(3 * 2000, dtype=jnp.int32)
+    keys = jax.random.split(jax.random.key(0), index.size)
+
+    def told(i, key):
+        state = rules.begin(i, "train", key)
+        after, answer = rules.step(state, jnp.int32(0), rules.expert(state, jnp.int32(0), key), key)
+        return state["value"] == after["shown"], answer.domain, rules.domain(i, "train")
+
+    right, domain, drawn = jax.jit(jax.vmap(told))(index, keys)
+    np.testing.assert_array_equal(domain, drawn)
+    for number, share in enumerate(shares):
+        expected = 1 - share * 0.99
+        seen = np.asarray(right)[np.asarray(domain) == number]
+        assert abs(seen.mean() - expected) <= 5 * (expected * (1 - expected) / seen.size) ** 0.5 + 1e-9
+    task = texts.TextWorld(rules)
+    assert task.domains == 3 and task.domain_names == ("0", "0.5", "1") and task.size("train") % 3 == 0

@@ -1,4 +1,4 @@
-"""Retry: a search that often finds nothing, and may be repeated before the answer."""
+"""Retry: a search that often finds nothing, or something wrong, and may be repeated before the answer."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -22,8 +22,13 @@ class Retry:
     another key never finds anything. What is neither is told ``?``. The right answer pays 1. A key has other values in
     other problems, so that they cannot be learned; problems, pairs of key and value, are numbered, and some held out.
 
-    The last turn should be the answer. An expert searches until the value is found. Where nothing was found, a share of
-    1 - ``persistence`` of the demonstrations answers by a random value, and so does the expert in the last turn.
+    What is found is a random value with the probability of ``noise``. Several numbers are domains, so that a source
+    draws by them: with ``gaussian`` the noise follows a schedule, as that of the simulated search engine of ZeroSearch
+    (arXiv 2505.04588) does, where a language model writes useless documents on request.
+
+    The last turn should be the answer. An expert searches until the value is found; with noise, until two searches have
+    found the same. Where nothing was found, a share of 1 - ``persistence`` of the demonstrations answers by a random
+    value, and so does the expert in the last turn.
 
     ``bonus`` is paid with an answer, right or wrong, for each search that follows one without a result, as in ReZero
     (Dao and Le, 2025, arXiv:2504.11001), where retries count only if an answer follows. Parts: ``retries``, those
@@ -33,6 +38,7 @@ class Retry:
     found: Share = setting(0.5, "Probability that a search finds the value.")
     turns: Annotated[int, types.Range(2, 64)] = setting(5, "The most turns, the answer included.")
     digits: Annotated[int, types.Range(1, 4)] = setting(2, "Digits of a key, and of a value.")
+    noise: tuple[Share, ...] = setting((0.0,), "Shares of what is found that are random values; each is a domain.")
     bonus: NonNegative = setting(0.0, "Reward of a retry, paid with an answer.")
     persistence: Share = setting(1.0, "Probability that a demonstration searches again after a failure.")
     heldout: Annotated[float, types.Range(0, 0.5, open_low=True)] = setting(0.1, "Fraction of the problems held out.")
@@ -41,7 +47,25 @@ class Retry:
     alphabet = "0123456789k?=-"
     parts = ("retries", "searches", "malformed")
 
-    __post_init__ = settings.check
+    def __post_init__(self) -> None:
+        """Raise ValueError if a setting is out of range, or there is no share of noise."""
+        settings.check(self)
+        if not self.noise:
+            raise ValueError("noise: () is empty; give one share at least, such as (0.0,)")
+
+    @property
+    def domains(self) -> int:
+        """One for each share of noise."""
+        return len(self.noise)
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """The shares."""
+        return tuple(f"{share:g}" for share in self.noise)
+
+    def domain(self, index: types.Array, split: Split) -> types.Array:
+        """Return the domains of problems."""
+        return index % self.domains
 
     @property
     def prompt_length(self) -> int:
@@ -65,14 +89,14 @@ class Retry:
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
-        return numbering.size(self._radices, self.heldout, split)
+        return self.domains * numbering.size(self._radices, self.heldout, split)
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
-        """Return key and value, whether the last search found nothing, whether one found the value, and counters."""
-        asked, value = numbering.values(self._radices, self.heldout, index[None], split)[0]
-        no = jnp.zeros((), bool)
+        """Return key, value and domain, whether the last search found nothing, what one has found, and counters."""
+        asked, value = numbering.values(self._radices, self.heldout, (index // self.domains)[None], split)[0]
+        no, domain = jnp.zeros((), bool), index % self.domains
         counters = dict.fromkeys(("turn", *self.parts), jnp.int32(0))
-        return {"key": asked, "value": value, "failed": no, "known": no, **counters}
+        return {"key": asked, "value": value, "domain": domain, "failed": no, "known": no, "shown": -1, **counters}
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
         """Write the question."""
@@ -85,21 +109,25 @@ class Retry:
         searches, answers = readable & (text[0] == ord("?")), readable & (text[0] == ord("="))
         bad = ~searches & ~answers
         finds = searches & (value == state["key"]) & jax.random.bernoulli(key, self.found)
+        chance, draw = jax.random.split(jax.random.fold_in(key, 1))
+        false = jax.random.bernoulli(chance, jnp.asarray(self.noise)[state["domain"]])
+        shown = jnp.where(false, jax.random.randint(draw, (), 0, 10**self.digits), state["value"])
         hit = answers & (value == state["value"])
         state = {
             **state,
             "turn": state["turn"] + 1,
             "failed": jnp.where(searches, ~finds, state["failed"]),
-            "known": state["known"] | finds,
+            "known": state["known"] | (finds & ((max(self.noise) == 0) | (shown == state["shown"]))),
+            "shown": jnp.where(finds, shown, state["shown"]),
             "retries": state["retries"] + (searches & state["failed"]),
             "searches": state["searches"] + searches,
             "malformed": state["malformed"] + bad,
         }
         retries = jnp.where(answers, state["retries"], 0)
         nothing = rules.line("-", jnp.zeros(self.digits - 1, jnp.int32))
-        reply = jnp.where(finds, self._number(state["value"]), nothing)
+        reply = jnp.where(finds, self._number(shown), nothing)
         answer = rules.judged(self, {**state, "retries": retries}, reply, hit, ~bad, answers)
-        return state, answer.replace(reward=hit + self.bonus * retries)
+        return state, answer.replace(reward=hit + self.bonus * retries, domain=state["domain"])
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:
         """Search, or answer."""
@@ -107,7 +135,7 @@ class Retry:
         gives_up = state["failed"] & ~jax.random.bernoulli(chance, self.persistence)
         answers = state["known"] | gives_up | (state["turn"] >= self.turns - 1)
         random = jax.random.randint(draw, (), 0, 10**self.digits)
-        value = jnp.where(state["known"], state["value"], random)
+        value = jnp.where(state["shown"] >= 0, state["shown"], random)
         search, answer = rules.line("?", self._number(state["key"])), rules.line("=", self._number(value))
         return jnp.where(answers, answer, search)
 

@@ -50,6 +50,10 @@ class Planned(abc.ABC):
         """The number of sizes."""
         return self.span[1] - self.span[0] + 1
 
+    def domain(self, index: Array, split: Split) -> Array:
+        """Return the domains of problems, from 0."""
+        return index % self.domains
+
     @property
     def domain_names(self) -> tuple[str, ...]:
         """The sizes."""
