@@ -335,3 +335,25 @@ def test_experts_of_roles_play_well():
                 for k in (3, 4):
                     doubted = [n for n, clue in clues.items() if reads[k][3 + "abc".index(clue[0])] != clue[1]]
                     assert says[k] != names[k] and (says[k] in doubted or not doubted)
+
+
+def test_a_judge_pays_the_answer_that_it_prefers():
+    world = make(f"contest({SUMS})")
+    problem, right, false = world.inner.text(1, "train"), answer(world.inner, 1), wrong(world.inner, 1)
+    for answers in ((right, false), (false, right), (right, right), ("", false)):
+        solved = [float(text == right) for text in answers]
+        for verdict in ("first", "second", "2second", "third", "", written(world, "first", closed=False)):
+            replies, prompts = play(world, 1, [*answers, verdict])
+            assert prompts == [problem, problem, f"{problem}{answers[0]}/{answers[1]}/better:"]
+            says = [isinstance(verdict, str) and verdict.endswith(word) for word in ("first", "second")]
+            chosen = says.index(True) if any(says) else None
+            equal = solved[0] == solved[1]
+            true = 0.0 if chosen is None else 0.5 if equal else solved[chosen]
+            assert not any(r.reward.any() or r.done for r in replies[:2]) and replies[2].done
+            last = replies[2]
+            assert list(map(float, last.reward)) == [*map(float, says), true]
+            assert list(last.parts["preferred"]) == [*says, 0] and list(last.parts["verdict"]) == [0, 0, true]
+            assert list(last.parts["solved"]) == [*solved, 0]
+            judged = CORRECT if true == 1 else WRONG if chosen is not None else UNPARSEABLE
+            own = [CORRECT if text == right else WRONG if text else UNPARSEABLE for text in answers]
+            assert list(last.outcome) == [*own, judged]

@@ -30,7 +30,7 @@ class Answers(flax.struct.PyTreeNode):
     mask: Array  # [H] float32
 
 
-class _Panel(around.Recalling):
+class Answering(around.Recalling):
     """A world of chapters around a task of one turn, ``inner``: seat k writes turn k."""
 
     rows = "chapters"
@@ -87,7 +87,7 @@ class _Panel(around.Recalling):
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel(_Panel):
+class Panel(Answering):
     """The world that ``panel`` builds; ``inner`` is its ``task`` as a world."""
 
     seats: int
@@ -160,7 +160,7 @@ class Panel(_Panel):
 
 
 @dataclasses.dataclass(frozen=True)
-class Examine(_Panel):
+class Examine(Answering):
     """The world that ``examine`` builds; ``inner`` is its ``task`` as a world."""
 
     request: str
