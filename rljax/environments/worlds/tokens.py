@@ -122,12 +122,28 @@ def join(pieces: Sequence[Piece], length: int, pad: int, *, side: str = "right")
     return jnp.where(there, token, pad), there.astype(jnp.float32)
 
 
-def ends_with(turn: Piece, ids: np.ndarray) -> Array:
-    """Return whether a turn, whose tokens are adjacent from its first position, ends with ``ids`` ``[K]``: bool."""
-    token, mask = turn
-    start = jnp.sum(mask > 0) - len(ids)
-    end = jax.lax.dynamic_slice(jnp.pad(token, (0, len(ids))), (jnp.maximum(start, 0),), (len(ids),))
-    return (start >= 0) & jnp.all(end == jnp.asarray(ids))
+def last_word(world: Any, turn: Piece, words: Sequence[str], field: str) -> Array:
+    """Return the number of the word that a turn ends with, -1 if it ends with none, or has no end; int32.
+
+    Args:
+      world: bound to a tokenizer.
+      turn: token and mask; the tokens are adjacent from the first position.
+      words: texts of which at most one ends a turn.
+      field: the setting that asks for them, for the message.
+    """
+    (token, mask), said = turn, jnp.int32(-1)
+    for number, word in enumerate(words):
+        end = [*ids(world.bound, word, field), world.bound.eos]
+        start = jnp.sum(mask > 0) - len(end)
+        last = jax.lax.dynamic_slice(jnp.pad(token, (0, len(end))), (jnp.maximum(start, 0),), (len(end),))
+        said = jnp.where((start >= 0) & jnp.all(last == jnp.asarray(end)), number, said)
+    return said
+
+
+def one_word(world: Any, number: Array, words: Sequence[str], field: str) -> Piece:
+    """Return the turn that is one word and its end, as ``last_word`` reads it; ``[turn_length]``."""
+    pieces = [masked(piece(ids(world.bound, word, field)), number == n) for n, word in enumerate(words)]
+    return join([*pieces, piece(np.asarray([world.bound.eos]))], world.turn_length, world.bound.pad)
 
 
 def told(world: Any, part: Piece | None, verdict: types.Verdict | None = None, **fields: Any) -> contract.Reply:

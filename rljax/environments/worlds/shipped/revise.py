@@ -7,7 +7,6 @@ from typing import Any, Literal
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import environments, types
 from rljax.environments import Split
@@ -18,6 +17,7 @@ from rljax.language import settings
 Array = types.Array
 Mode = Literal["unjudged", "judged", "critique"]
 RIGHT, FALSE = "right", "wrong"  # verdicts of critiques and judgements
+VERDICTS = FALSE, RIGHT
 
 
 class Attempts(flax.struct.PyTreeNode):
@@ -154,7 +154,7 @@ class Revise(around.Recalling):
         turn = self.join([turn], self.turn_length)
         if self.mode != "critique":
             return turn
-        critique = verdict(self, state.correct, "mode")
+        critique = tokens.one_word(self, state.correct.astype(jnp.int32), VERDICTS, "mode")
         return jax.tree.map(lambda a, b: jnp.where(state.turn == 1, a, b), critique, turn)
 
     def _told(self, turn: Array, correct: Array, more: Array) -> tokens.Piece:
@@ -173,23 +173,7 @@ class Revise(around.Recalling):
         """Read a critique: 1 if it ends with ``right``, 0 with ``wrong``, -1 with neither or without an end."""
         if self.mode != "critique":
             return jnp.int32(-1)
-        return said(self, (token, mask), "mode")
-
-
-def said(world: Any, turn: tokens.Piece, setting: str) -> Array:
-    """Read a verdict: 1 if a turn ends with ``right``, 0 with ``wrong``, -1 with neither or without an end."""
-    read = jnp.int32(-1)
-    for value, text in ((1, RIGHT), (0, FALSE)):
-        ids = np.asarray([*tokens.ids(world.tokenizer, text, setting), world.bound.eos])
-        read = jnp.where(tokens.ends_with(turn, ids), value, read)
-    return read
-
-
-def verdict(world: Any, correct: Array, setting: str) -> tokens.Piece:
-    """Return the turn of a true verdict."""
-    end = tokens.piece(np.asarray([world.bound.eos]))
-    right, false = (world.piece(setting, text) for text in (RIGHT, FALSE))
-    return world.join([tokens.masked(right, correct), tokens.masked(false, ~correct), end], world.turn_length)
+        return tokens.last_word(self, (token, mask), VERDICTS, "mode")
 
 
 @environments.task

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import environments, types
 from rljax.environments import worlds as contract
@@ -67,7 +66,7 @@ class Contest(panel.Answering):
         solved = state.parts["solved"].at[seat].set(judged.reward[0])
         after = after.replace(parts=after.parts | {"solved": solved})
         after = jax.tree.map(lambda new, old: jnp.where(last, old, new), after, state).replace(turn=state.turn + 1)
-        said = self._verdict((token, mask))
+        said = tokens.last_word(self, (token, mask), WORDS, "request")
         preferred = jnp.where(last & (said >= 0), (jnp.arange(3) == said) & both, False)
         solved = after.parts["solved"]
         ahead = jnp.where(said == 0, 1, -1) * (solved[0] - solved[1])
@@ -90,19 +89,9 @@ class Contest(panel.Answering):
     def expert(self, state: panel.Answers, seat: Array, key: types.Key) -> tokens.Piece:
         """Write the task's demonstration, mistakes included, and a true verdict."""
         answer = self.join([self.inner.expert(state.problem, seat, key)], self.turn_length)
-        end = tokens.piece(np.asarray([self.bound.eos]))
-        one, two = (self.piece("request", word) for word in WORDS)
-        better = state.parts["solved"][0] >= state.parts["solved"][1]
-        verdict = self.join([tokens.masked(one, better), tokens.masked(two, ~better), end], self.turn_length)
+        second = state.parts["solved"][0] < state.parts["solved"][1]
+        verdict = tokens.one_word(self, second.astype(jnp.int32), WORDS, "request")
         return jax.tree.map(lambda a, b: jnp.where(seat == 2, b, a), answer, verdict)
-
-    def _verdict(self, turn: tokens.Piece) -> Array:
-        """Read a verdict: 0 if a turn ends with ``first``, 1 with ``second``, -1 with neither or without an end."""
-        said = jnp.int32(-1)
-        for number, word in enumerate(WORDS):
-            ids = np.asarray([*tokens.ids(self.tokenizer, word, "request"), self.bound.eos])
-            said = jnp.where(tokens.ends_with(turn, ids), number, said)
-        return said
 
 
 @environments.task

@@ -186,7 +186,7 @@ class Examine(Answering):
     def corpus(self) -> Any:
         """Yield the texts of the task, the request, and the two verdicts."""
         yield from super().corpus()
-        yield from (revise.RIGHT, revise.FALSE)
+        yield from revise.VERDICTS
 
     def step(
         self, state: Answers, seat: Array, token: Array, mask: Array, key: types.Key
@@ -195,7 +195,7 @@ class Examine(Answering):
         first, after, judged = state.turn == 0, *self.answered(state, seat, (token, mask), key)
         after = jax.tree.map(lambda new, old: jnp.where(first, new, old), after, state).replace(turn=state.turn + 1)
         correct = after.outcome[0] == types.Outcome.CORRECT
-        said = jnp.where(first, -1, revise.said(self, (token, mask), "request"))
+        said = jnp.where(first, -1, tokens.last_word(self, (token, mask), revise.VERDICTS, "request"))
         true = said == correct
         examined = jnp.stack([after.outcome[0], jnp.where(true, types.Outcome.CORRECT, types.Outcome.WRONG)])
         alone = jnp.asarray([[1.0, 0.0], [0.0, 1.0]])  # by seat
@@ -215,7 +215,8 @@ class Examine(Answering):
     def expert(self, state: Answers, seat: Array, key: types.Key) -> tokens.Piece:
         """Write the task's demonstration, mistakes included, and a true verdict."""
         answer = self.join([self.inner.expert(state.problem, seat, key)], self.turn_length)
-        verdict = revise.verdict(self, state.outcome[0] == types.Outcome.CORRECT, "request")
+        correct = state.outcome[0] == types.Outcome.CORRECT
+        verdict = tokens.one_word(self, correct.astype(jnp.int32), revise.VERDICTS, "request")
         return jax.tree.map(lambda a, b: jnp.where(state.turn == 0, a, b), answer, verdict)
 
 
