@@ -156,7 +156,9 @@ _READ = (
         "no phase samples rows: they are demonstrations, or stored",
     ),
     _Read(
-        ("world.refresh",), lambda p: "snapshot" in p.settings.world.players, "no phase has a snapshot among players"
+        ("world.refresh", "world.snapshots"),
+        lambda p: "snapshot" in p.settings.world.players,
+        "no phase has a snapshot among players",
     ),
     _Read(("world.swap",), lambda p: len({*p.settings.world.players}) > 1, "one player has every seat"),
     _Read(("log.rollouts",), lambda p: p.settings.log.rollout_rows, "config.log.rollout_rows is 0"),

@@ -43,7 +43,10 @@ class WorldConfig:
     trained: tuple[str, ...] = setting(
         (), "Modules among the players that learn as the policy does, from their own rows."
     )
-    refresh: Count = setting(100, "Steps after which the snapshot becomes a copy of the policy.")
+    refresh: Count = setting(
+        100, "Steps after which the snapshot, of several the oldest, becomes a copy of the policy."
+    )
+    snapshots: Annotated[int, Range(1, 64)] = setting(1, "Snapshots; each step draws the one that plays.")
 
     __post_init__ = settings.check
 

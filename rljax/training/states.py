@@ -180,7 +180,10 @@ def begin(
     earlier = setup.snapshot or setup.precedent
     snapshot = previous.snapshot if previous is not None and earlier and carried.snapshot else None
     if earlier and snapshot is None:
-        snapshot = jax.tree.map(jnp.copy, adapters.trained(params["policy"]))
+        policy = adapters.trained(params["policy"])
+        count = setup.settings.world.snapshots if setup.snapshot else 1
+        copies = tuple(jax.tree.map(jnp.copy, policy) for _ in range(count))
+        snapshot = copies if count > 1 else copies[0]
     zero = jnp.zeros((), jnp.int32)
     state = types.TrainState(
         step=zero if previous is None else previous.step,
@@ -245,6 +248,10 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     if setup.learner.offload:
         opt_state = jax.tree.map(lambda s: s.with_memory_kind(optimizers.HOST), opt_state)
 
+    snapshot = state.snapshot  # a tuple of several
+    if snapshot is not None:
+        snapshot = (policy,) * len(snapshot) if isinstance(snapshot, tuple) else policy
+
     def pooled(x: types.Array) -> Any:
         used, available = sharding.spread(mesh, x.shape[0]) if x.ndim else (0, 1)
         return sharding.batch_sharding(mesh) if used == available else whole
@@ -259,6 +266,6 @@ def layout(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
         pool=jax.tree.map(pooled, state.pool),
         skipped=whole,
         skipped_total=whole,
-        snapshot=None if state.snapshot is None else policy,
+        snapshot=snapshot,
         frozen=placed(state.frozen),
     )

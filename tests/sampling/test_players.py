@@ -12,6 +12,7 @@ from rljax import types
 from rljax.config import resolve
 from rljax.run import programs
 from rljax.training import phases, states
+from rljax.training.producers import play
 from tests.support import tiny
 
 SUMS = "arithmetic(operands=2, digits=1, working=False, noise=0.3)"
@@ -23,7 +24,8 @@ def config(task=PANEL, algorithm="dr_mas()", second=None, **fields):
     """Return the config of a world whose seats are played by the policy and by another module."""
     given = {"world__players": ("policy", "second"), "world__swap": False, "world__trained": LEARN, "mesh__data": 1}
     c = tiny.config(algorithm, task=task, **{**given, **fields})
-    c.module = type(c)({"second": rljax.module(**(second or {}))})
+    if {"second", "third"} & {*c.world.players} or second:
+        c.module = type(c)({"second": rljax.module(**(second or {}))})
     return c
 
 
@@ -87,6 +89,34 @@ def test_a_rollout_reads_the_parameters_of_all_players():
     frozen = program(world__trained=()).setups[0]
     read = states.sampled(frozen, shape(frozen))
     assert {*read.params} == {"policy"} and {*read.frozen} == {"second"}
+
+
+@pytest.mark.full
+def test_a_step_draws_its_opponent_from_a_pool_of_snapshots():
+    p = program(
+        task="game('kuhn_poker')", algorithm="spiral()", world__players=("policy", "snapshot"),
+        world__swap=True, world__trained=(), world__snapshots=3, world__refresh=2,
+    )  # fmt: skip
+    (step,) = p.steps
+    state, policies, opponents = step.begin(None, p.key, None), [], []
+    assert len(state.snapshot) == 3
+    for number in range(6):
+        policies.append(jax.device_get(state.params["policy"]))
+        players = play.players(p.setups[0], state, p.key)
+        opponents += [i for i, x in enumerate(state.snapshot) if tiny.equal(x, players["snapshot"])][:1]
+        rows = step.rollout(state, p.key)
+        rows = rows.replace(reward=jax.random.normal(jax.random.key(number), rows.reward.shape))
+        state, _ = step.update(state, rows, p.key)
+    for held, number in zip(state.snapshot, (6, 4, 2), strict=True):  # newest first, each two steps older
+        want = jax.device_get(state.params["policy"]) if number == 6 else policies[number]
+        jax.tree.map(np.testing.assert_array_equal, held, want)
+    assert len(opponents) == 6  # each played against one of the pool
+
+    def drawn(number):
+        snapshot = play.players(p.setups[0], state.replace(step=jnp.int32(number)), p.key)["snapshot"]
+        return [tiny.equal(x, snapshot) for x in state.snapshot].index(True)
+
+    assert {drawn(number) for number in range(40)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

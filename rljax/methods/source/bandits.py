@@ -87,6 +87,35 @@ def shortfall(
 
 
 @define.source
+def adversarial(
+    rate: types.Positive = 0.5, uniform: types.Fraction = 0.1, candidates: candidates_lib.Number = 0
+) -> types.Source:
+    """Draw domains as an adversary would: where the policy fails, more and more, by multiplicative weights.
+
+    p_d = uniform / D + (1 - uniform) q_d, with q_d <- q_d exp(rate (1 - m_d)) / sum where the step had rows of domain
+    d, m_d their mean reward. Source: group distributionally robust optimization (arXiv 1911.08731, algorithm 1), whose
+    weights multiply the losses of fixed groups; here they decide what is drawn. Differs from ``shortfall`` by a memory
+    that adds up over steps: the worst domain wins in the end, however small its gap is.
+
+    Args:
+      rate: step size of the weights' logarithms, for a reward that is 1 too small.
+      uniform: share of the prompts whose domain is uniform, so that every domain is seen.
+      candidates: prompts that are drawn from; 0: all.
+    """
+
+    def update(rollout: types.Rollout, weight: types.Array) -> types.Array:
+        seen = groups.tally(rollout)
+        rows = jax.ops.segment_sum(seen.count, seen.domain, weight.size)
+        mean = domains_lib.averaged(jnp.zeros_like(weight), seen, seen.reward, 1.0)
+        return jax.nn.log_softmax(weight + jnp.where(rows > 0, rate * (1.0 - mean), 0.0))
+
+    def log_weight(weight: types.Array, of: domains_lib.ByDomain) -> types.Array:
+        return jnp.log(uniform / weight.size + (1.0 - uniform) * jax.nn.softmax(weight))
+
+    return domains_lib.weighted_source("adversarial", candidates, log_weight, lambda d: jnp.zeros((d,)), update)
+
+
+@define.source
 def alp(
     learning_rate: types.Fraction = 0.5, random: types.Fraction = 0.2, candidates: candidates_lib.Number = 0
 ) -> types.Source:

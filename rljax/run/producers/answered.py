@@ -69,7 +69,7 @@ class Answered:
             flying = processes.fetch(self._flying(state, key))
         drawn = processes.fetch(self.step.next_prompts(state, key)) if flying is None else flying.drawn
         batch = drawn, "train", key, setup.settings.batch.samples, setup.settings.sampler
-        return self.played(play.players(setup, state), *batch, number, f"step {number + 1}", flying)
+        return self.played(self._players(state, key), *batch, number, f"step {number + 1}", flying)
 
     def played(
         self,
@@ -126,6 +126,15 @@ class Answered:
         version = np.full(out.mask.shape, number, np.int32) if flying is None else flying.version
         judged = talks.judged(), version, None if flying is None else repeat, None if alone else player
         return self.step.turns.end(position, row, prompts, out, *judged)
+
+    @functools.cached_property
+    def _players(self) -> Callable[[types.TrainState, types.Key], dict[str, types.Tree]]:
+        """``play.players``, compiled where a snapshot is drawn, which selects whole trees."""
+        players, several = (
+            functools.partial(play.players, self.step.setup),
+            self.step.setup.settings.world.snapshots > 1,
+        )
+        return jax.jit(players) if several else players
 
     @functools.cached_property
     def _flying(self) -> Callable[[types.TrainState, types.Key], segments.Flying]:

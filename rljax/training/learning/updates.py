@@ -358,8 +358,10 @@ def _finish(
         state = state.replace(snapshot=keep(adapters.trained(previous.params["policy"]), state.snapshot))
     elif state.snapshot is not None:
         due = (state.step + 1) % setup.settings.world.refresh == 0
-        policy = adapters.trained(state.params["policy"])
-        state = state.replace(snapshot=jax.tree.map(lambda n, o: jnp.where(due, n, o), policy, state.snapshot))
+        new = adapters.trained(state.params["policy"])
+        if isinstance(state.snapshot, tuple):
+            new = (new, *state.snapshot[:-1])  # the newest first
+        state = state.replace(snapshot=jax.tree.map(lambda n, o: jnp.where(due, n, o), new, state.snapshot))
     return state.replace(
         step=state.step + 1,
         reference=keep(reference, previous.reference),

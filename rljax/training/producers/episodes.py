@@ -45,7 +45,7 @@ class Episodes:
 
         Rows of players that do not learn have mask 0 and ``valid`` 0.
         """
-        players, world = play.players(self.setup, state), self.setup.settings.world
+        players, world = play.players(self.setup, state, key), self.setup.settings.world
         rows, player = play.seated(self.setup, players, world.players, state.step, drawn, "train", key, swap=world.swap)
         return play.learning(self.setup, rows, player) if len(self.setup.players) > 1 else rows
 

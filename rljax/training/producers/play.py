@@ -20,6 +20,7 @@ from rljax.transforms import ops, trajectories
 from rljax.transforms.frame import extras
 
 Array = types.Array
+_SNAPSHOTS = 10  # stream of the root key
 
 
 def seated(
@@ -276,11 +277,18 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
     )
 
 
-def players(setup: phases.Setup, state: types.TrainState) -> dict[str, types.Tree]:
-    """Return the parameters of those who play the seats, by name."""
+def players(setup: phases.Setup, state: types.TrainState, key: types.Key) -> dict[str, types.Tree]:
+    """Return the parameters of those who play the seats of a step, by name; ``key`` is the run's root key."""
     params = {"policy": state.params["policy"]}
     params |= {name: setup.params(state, name) for name in setup.phase.seated}
-    return params | ({"snapshot": adapters.joined(state.snapshot, params["policy"])} if setup.snapshot else {})
+    if not setup.snapshot:
+        return params
+    snapshot = state.snapshot
+    if isinstance(snapshot, tuple):
+        drawn = jax.random.fold_in(jax.random.fold_in(key, _SNAPSHOTS), state.step)
+        number = jax.random.randint(drawn, (), 0, len(snapshot))
+        snapshot = jax.tree.map(lambda *each: jax.lax.select_n(number, *each), *snapshot)
+    return params | {"snapshot": adapters.joined(snapshot, params["policy"])}
 
 
 def learning(setup: phases.Setup, rows: types.Rollout, player: Array) -> types.Rollout:

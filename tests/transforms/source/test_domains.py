@@ -135,6 +135,19 @@ def test_shortfall_is_what_a_domain_lacks_of_the_target():
     close(shares(piece, pool), softmax(np.maximum(0, 1.5 - mean) / 0.4))
 
 
+def test_an_adversary_adds_up_what_a_domain_lacks():
+    piece, weight = source.adversarial(rate=0.7, uniform=0.2), np.zeros(4)
+    pool = started(piece)
+    for reward, domain in steps_of(4):
+        _, pool = piece.select(rollout(reward, domain), pool, reward.size, jax.random.key(0))
+        for d in {*domain.tolist()}:
+            weight[d] += 0.7 * (1 - reward[domain == d].mean())
+    adversary = np.exp(weight) / np.exp(weight).sum()
+    np.testing.assert_allclose(np.exp(pool["domains"]), adversary, rtol=1e-4)
+    share = np.where(np.array(SIZES) > 0, 0.2 / 4 + 0.8 * adversary, 0.0)
+    close(shares(piece, pool), share / share.sum())
+
+
 SAMPLES = 8
 
 
