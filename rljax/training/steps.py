@@ -82,14 +82,18 @@ class Step:
 
     @functools.cached_property
     def play(self) -> Callable[..., types.Rollout]:
-        """Compiled ``(params, index, key, split, samples, config) -> Rollout``: the policy in every seat of a world."""
-        setup = self.setup
+        """Compiled ``(params, index, key, split, samples, config, others) -> Rollout``: episodes of a world.
+
+        The policy has every seat, or with ``others``, parameters by name, those that ``config.world`` gives it.
+        """
+        setup, world = self.setup, self.setup.settings.world
 
         @functools.partial(jax.jit, static_argnames=("split", "samples", "config"))
-        def run(params, index, key, split, samples, config):
+        def run(params, index, key, split, samples, config, others=None):
             zero, drawn = jnp.zeros((), jnp.int32), rows_lib.each_once(index)
-            players = {"policy": params}
-            return play.seated(setup, players, ("policy",), zero, drawn, split, key, samples=samples, sampler=config)[0]
+            players = {"policy": params} | (others or {})
+            order, given = world.players if others else ("policy",), {"samples": samples, "sampler": config}
+            return play.seated(setup, players, order, zero, drawn, split, key, swap=world.swap, **given)[0]
 
         return run
 

@@ -70,6 +70,13 @@ def test_a_player_learns_from_what_it_wrote_alone():
         wrote = np.asarray(rows.mask > 0) & (np.asarray(rows.extra["player"]) == number)[:, None]
         np.testing.assert_allclose(scores[name].logp[wrote], rows.raw_logp[wrote], atol=1e-5)
         assert np.abs(np.asarray(scores[name].logp - rows.raw_logp)[~wrote & np.asarray(rows.mask > 0)]).max() > 1e-2
+    (step,), others = p.steps, {"second": state.params["second"]}
+    sampler = step.setup.settings.sampler
+    seated = step.play(state.params["policy"], jnp.arange(8), p.key, "heldout", 4, sampler, others)
+    logp = phases.score(p.setups[0], "second", others["second"], seated, types.Needs()).logp
+    judged = np.asarray(seated.mask > 0) & (np.asarray(seated.agent) == 1)[:, None]
+    np.testing.assert_allclose(logp[judged], seated.raw_logp[judged], atol=1e-5)
+    assert {*play.fixed(p.setups[0], state, p.key)} == {"second"}
     _, _, alone, frozen, _ = stepped(trained=())  # statistics are of each agent, so the policy moves as before
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6), frozen["policy"], after["policy"])
     jax.tree.map(np.testing.assert_array_equal, frozen["second"], jax.device_get(state.params["second"]))

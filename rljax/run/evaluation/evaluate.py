@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ from rljax.training.learning import row_metrics
 ROWS = 4096  # rows sampled at a time
 SAMPLED = {"rescore": "unfiltered"}  # changes of the sampler's settings
 GREEDY = {"temperature": 0.0, "rescore": "unfiltered"}
+_NONE: Mapping[str, types.Tree] = {}
 _KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
 
 
@@ -60,6 +61,7 @@ def evaluate(
     verifiers: Any = None,
     examples: int = 4,
     phase: int = -1,
+    others: Mapping[str, types.Tree] = _NONE,
 ) -> dict[str, Any]:
     """Sample every prompt ``samples`` times at the phase's temperature and once greedily, and score all completions.
 
@@ -76,6 +78,7 @@ def evaluate(
         evaluation.
       examples: number of completions in the record.
       phase: index in ``program.phases`` of the phase whose task and sampler settings are used.
+      others: parameters of the other players of a world by name, see ``play.fixed``; none: the policy has all seats.
 
     Returns:
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
@@ -101,7 +104,7 @@ def evaluate(
     index = np.arange(prompts, dtype=np.int32)
     with contextlib.ExitStack() as stack:
         workers = verifiers or stack.enter_context(producers.workers(compiled.setup))
-        judge = functools.partial(_judge, program, compiled, params, index, split, workers)
+        judge = functools.partial(_judge, program, compiled, params, others, index, split, workers)
         sampled = judge(samples, dataclasses.replace(sampler, **SAMPLED))
         greedy = judge(1, dataclasses.replace(sampler, **GREEDY))
     report = record(compiled, sampled, greedy, name, step, ks, split, examples)
@@ -178,6 +181,7 @@ def _judge(
     program: programs.Program,
     compiled: steps.Step,
     params: types.Tree,
+    others: Mapping[str, types.Tree],
     index: np.ndarray,
     split: environments.Split,
     verifiers: Any,
@@ -196,10 +200,10 @@ def _judge(
 
         def played(part: np.ndarray) -> types.Rollout:
             if not host:
-                return compiled.play(params, jnp.asarray(part), key, split, samples, sampler)
+                return compiled.play(params, jnp.asarray(part), key, split, samples, sampler, others)
             producer = answered.Answered(program, compiled, verifiers, journals.Journal())
             batch = rows_lib.each_once(part), split, key, samples, sampler
-            return producer.played({"policy": params}, *batch, 0, "an evaluation")
+            return producer.played({"policy": params, **others}, *batch, 0, "an evaluation")
 
         rows = trials.collect(compiled.setup, [played(part) for part in parts], len(index) * samples)
         return _episodes(rows, program.tokenizer.decode)

@@ -14,6 +14,7 @@ from rljax.run.evaluation import evaluate, ranking
 from rljax.run.producers import ahead, references
 from rljax.training import steps
 from rljax.training.learning import overlapped
+from rljax.training.producers import play
 
 
 class Recompiled(RuntimeError):
@@ -138,8 +139,9 @@ class Alone(contextlib.AbstractContextManager):
         if self._ahead is not None:
             self._ahead.wait()  # an evaluation uses the same workers
         program, step, params = self._run.program, self._run.program.steps[number], state.params["policy"]
+        fields |= {"verifiers": self._workers[number], "others": play.fixed(step.setup, state, program.key)}
         for place in places:
-            record = evaluate.evaluate(program, params, **fields, verifiers=self._workers[number], phase=number)
+            record = evaluate.evaluate(program, params, **fields, phase=number)
             yield place, record | ranking.records(step, state, program.key, record)
 
     def members(self, tree: Any) -> list[Any]:

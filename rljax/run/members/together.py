@@ -19,6 +19,7 @@ from rljax.run.evaluation import evaluate, ranking
 from rljax.run.members import cohorts
 from rljax.training import members, phases, sharding, steps
 from rljax.training import states as states_lib
+from rljax.training.producers import play
 
 Values = Mapping[str, types.Array]  # numbers in which members differ, by field
 
@@ -262,7 +263,8 @@ class Stacked:
                 record = evaluate.record(step, *judged[place], **fields)
             else:
                 params, asked = state.params["policy"], {"prompts": prompts, "samples": samples, **fields}
-                record = evaluate.evaluate(program, params, **asked, phase=number)
+                others = play.fixed(step.setup, state, program.key)
+                record = evaluate.evaluate(program, params, **asked, phase=number, others=others)
             yield place, record | (ranking.records(step, state, program.key, record) if ranks and state else {})
 
     def _judged(

@@ -291,6 +291,12 @@ def players(setup: phases.Setup, state: types.TrainState, key: types.Key) -> dic
     return params | {"snapshot": adapters.joined(snapshot, params["policy"])}
 
 
+def fixed(setup: phases.Setup, state: types.TrainState, key: types.Key) -> dict[str, types.Tree]:
+    """Return the parameters of those who play seats of their own beside the policy, by name; none if players swap."""
+    several = len(setup.players) > 1 and not setup.settings.world.swap
+    return {name: x for name, x in players(setup, state, key).items() if name != "policy"} if several else {}
+
+
 def learning(setup: phases.Setup, rows: types.Rollout, player: Array) -> types.Rollout:
     """Return rows in which those of players that do not learn have mask 0 and ``valid`` 0.
 
