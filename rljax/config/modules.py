@@ -183,7 +183,7 @@ def _check_seats(phase: Phase) -> None:
 def _check_learning(phase: Phase) -> None:
     """Check that the players that learn are modules, and that the algorithm trains them as it does the policy."""
     world, spec, trained = phase.settings.world, phase.algorithm.spec, [o.module for o in phase.algorithm.objectives]
-    if not world.trained:
+    if not world.trained or phase.algorithm.source.origin != "policy":
         return
     seated = f"a module of config.world.players={world.players}"
     reasons = [f"{name!r} is not {seated}" for name in world.trained if name not in phase.seated]

@@ -183,12 +183,14 @@ def _check_seams(config: schema.ConfigDict, run: schema.Config) -> None:
 def played(config: schema.ConfigDict, task: str) -> schema.ConfigDict:
     """Return a copy of a config whose policy plays another task in every phase.
 
-    It has no algorithm of the run, no seam, optimizer and other module, so that none of them restricts the task.
+    It has no algorithm of the run, no seam, optimizer, other module or player, so that none restricts the task.
     """
     config = config.copy_and_resolve_references()
     config.task, config.algorithm, config.module = task, "reinforce()", type(config)()
     config.seam.update(dict.fromkeys(SEAMS, ""))
+    config.world.update({"players": ("policy",), "trained": ()})
     for phase in config.phase.values():
+        phase.world.update({"players": None, "trained": None})
         phase.task, phase.algorithm, phase.optimizer = None, None, PhaseConfig.optimizer
         phase.seam.update(dict.fromkeys(SEAMS))
     return config
@@ -281,7 +283,8 @@ def _algorithm(chosen: schema.Config, name: str, changes: Mapping[str, Any]) -> 
             edits = {**dict.fromkeys(SEAMS, ""), seam: getattr(chosen.seam, seam)}
             built = seams.edited(built, edits, f"{where}.")
     of_policy = [o for o in built.objectives if o.module == "policy"]
-    others = [dataclasses.replace(o, module=name) for name in chosen.world.trained for o in of_policy]
+    trained = chosen.world.trained if built.source.origin == "policy" else ()
+    others = [dataclasses.replace(o, module=name) for name in trained for o in of_policy]
     return dataclasses.replace(built, objectives=(*built.objectives, *others)) if others else built
 
 

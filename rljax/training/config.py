@@ -37,7 +37,7 @@ class WorldConfig:
 
     players: tuple[str, ...] = setting(
         ("policy",),
-        "Players: 'policy', 'snapshot' of it, modules; seat s of sample n is player (s + n) % their number's.",
+        "Players: 'policy', 'snapshot' of it, modules; player (s + n) % their number has seat s in sample n.",
     )
     swap: bool = setting(True, "Whether players change seats from sample to sample; False: n counts as 0.")
     trained: tuple[str, ...] = setting(

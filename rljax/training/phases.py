@@ -54,8 +54,9 @@ class Phase:
 
     @property
     def seated(self) -> tuple[str, ...]:
-        """The modules that play a seat of a world."""
-        players = () if traits.traits(self.task).whole else self.settings.world.players
+        """The modules that play a seat of a world, if its rows are sampled."""
+        sampled = self.algorithm.source.origin == "policy" and not traits.traits(self.task).whole
+        players = self.settings.world.players if sampled else ()
         return tuple(name for name in players_lib.distinct(players) if name not in PLAYERS)
 
     def of(self, module: str) -> ModuleConfig:
@@ -205,11 +206,11 @@ class Setup:
         return self.decoder if same else network
 
     def written(self, module: str, rows: types.Rollout) -> types.Rollout:
-        """Return the rows that a module is trained on: of several players that learn, those that it wrote.
+        """Return the rows that a module is trained on: of several players, those that it wrote.
 
         A module that plays no seat, such as a critic, is trained on the rows of all of them.
         """
-        if not self.settings.world.trained or module not in self.players:
+        if module not in self.players or "player" not in rows.extra:
             return rows
         return trajectories.only(rows, ops.extra(rows, "player") == self.players.index(module))
 

@@ -9,7 +9,7 @@ import pytest
 
 import rljax
 from rljax import types
-from rljax.config import resolve
+from rljax.config import resolve, schema
 from rljax.run import programs
 from rljax.training import phases, states
 from rljax.training.producers import play
@@ -124,6 +124,17 @@ def test_a_step_draws_its_opponent_from_a_pool_of_snapshots():
         return [tiny.equal(x, snapshot) for x in state.snapshot].index(True)
 
     assert {drawn(number) for number in range(40)} == {0, 1, 2}
+
+
+def test_players_begin_with_the_phase_that_samples():
+    c = config(phase__main__steps=2)
+    c.phases = ("warm", "main")
+    c.phase.warm = schema.phase(algorithm="sft()", steps=2)
+    warm, main = resolve.run(c).phases
+    assert warm.modules == ("policy",) and warm.trained == {"policy"} and warm.seated == ()
+    assert main.modules == ("policy", "second") and main.trained == {"policy", "second"}
+    other = resolve.run(resolve.played(c, SUMS)).phases[-1]  # as the command that evaluates on another task
+    assert other.settings.world.players == ("policy",) and other.modules == ("policy",)
 
 
 @pytest.mark.parametrize(

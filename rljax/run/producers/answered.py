@@ -130,11 +130,8 @@ class Answered:
     @functools.cached_property
     def _players(self) -> Callable[[types.TrainState, types.Key], dict[str, types.Tree]]:
         """``play.players``, compiled where a snapshot is drawn, which selects whole trees."""
-        players, several = (
-            functools.partial(play.players, self.step.setup),
-            self.step.setup.settings.world.snapshots > 1,
-        )
-        return jax.jit(players) if several else players
+        players = functools.partial(play.players, self.step.setup)
+        return jax.jit(players) if self.step.setup.settings.world.snapshots > 1 else players
 
     @functools.cached_property
     def _flying(self) -> Callable[[types.TrainState, types.Key], segments.Flying]:

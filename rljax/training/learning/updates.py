@@ -83,7 +83,7 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
 def _proximal(setup: phases.Setup, state: types.TrainState, rows: types.Rollout) -> Any:
     """Return the log-probs of the policy; in rows of another player that learns, of that player."""
     logp: Any = phases.score(setup, "policy", state.params["policy"], rows, _NOTHING).logp
-    for module in setup.settings.world.trained:
+    for module in setup.settings.world.trained if "player" in rows.extra else ():
         other: Any = phases.score(setup, module, setup.params(state, module), rows, _NOTHING).logp
         number = setup.players.index(module)
         logp = jnp.where((ops.extra(rows, "player") == number)[:, None], other, logp)
