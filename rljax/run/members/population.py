@@ -4,7 +4,7 @@
 
     rounds = population.evolve(
         rljax.get_config("quickstart"),
-        {"phase.rl.optimizer.learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]},
+        {"phase.main.optimizer.learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]},
         "runs/population",
         rounds=4,
         steps=50,
