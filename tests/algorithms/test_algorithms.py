@@ -354,7 +354,12 @@ def test_float64_other_modules_equal_their_oracle_whatever_the_padding_holds(cas
 
 
 Q = ("logp", "log_normaliser")  # the Q of a token is a logit, their sum
-MODELS = [("prime", 0, 1, ("logp",)), ("oreal", 1, 1, ("value",)), ("archer", 0, 3, ("process",))]
+MODELS = [
+    ("prime", 0, 1, ("logp",)),
+    ("spa", 0, 2, ("process",)),
+    ("oreal", 1, 1, ("value",)),
+    ("archer", 0, 3, ("process",)),
+]
 MODELS += [("iql", 0, 2, Q), ("iql", 1, 2, Q), ("iql", 2, 2, Q), ("ilql", 0, 2, Q), ("q_critics", 1, 1, Q)]
 MODELS += [("f_dvl", 0, 2, Q), ("f_dvl", 1, 2, Q), ("hnpg", 0, 1, Q), ("hnpg", 1, 1, Q), ("arsq", 1, 0, Q)]
 MODELS += [("sac", 0, 1, Q), ("sac", 1, 1, Q), ("cql", 0, 1, Q), ("cql", 1, 1, Q)]

@@ -43,6 +43,7 @@ def verifree():
     return advantages(np.where(np.arange(3) == 2, r[:, None, None], centred))
 
 
+SHARED = gae(0.95, np.ones(27))
 HALF = (REWARD[:, None] - REWARD[None]) / 2
 MORE = (REWARD[:, None] > REWARD[None]) * 1.0
 TOTAL = LOGP.sum(axis=1)
@@ -151,6 +152,7 @@ EXPECTED = {
     **same(J / spread(REWARD[:, None] - V), "orz", "t_ppo", "clip_delta"),
     "vapo": J / spread(gae(0.0)) + 0.1 / k * J,  # |y| = 3: lambda 0; the likelihood of right rows
     "tulu_3": (10 * J - 0.05 * KL) / spread(10 * REWARD[:, None] - V - 0.05 * TO_GO),
+    "spa": contract(P[:, None] * SHARED * FULL) / spread(SHARED),  # the last token is paid 1, whatever the outcome
     "turn_ppo": J / S_TOKENS,  # a bandit: r - V_0
     "diffusion_ppo": contract((P * REWARD)[:, None] * 0.99 ** np.array([2.0, 1.0, 0.0])) / S_TOKENS,
     # k3 in the loss adds forward KL; k2, and k3 with the ratio, reverse KL; state by state

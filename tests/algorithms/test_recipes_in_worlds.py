@@ -37,6 +37,8 @@ def program(name):
         followed = module.removesuffix("_target")
         c.module[followed] = rljax.module(trunk="policy", stop_trunk=True, weights="random")
         c.module[module] = rljax.module(trunk="policy", follows=followed)
+    if name == "spa":  # its scores alone are paid, and a new head's are 0
+        c.module.prm = rljax.module(trunk="policy", stop_trunk=True, weights="random")
     return programs.build(c, devices=jax.devices()[:1])  # not kept
 
 

@@ -184,8 +184,8 @@ def spread(a):
     return np.sqrt(np.var(a) * M / (M - 1))
 
 
-def gae(lam):
-    rise = np.diff(np.concatenate([V, REWARD[:, None]], axis=1), axis=1)
+def gae(lam, reward=REWARD):
+    rise = np.diff(np.concatenate([V, reward[:, None]], axis=1), axis=1)
     return rise @ np.tril(lam ** np.maximum(np.subtract.outer(np.arange(3), np.arange(3)), 0.0))
 
 

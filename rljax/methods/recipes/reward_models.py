@@ -2,8 +2,27 @@
 
 from rljax import types
 from rljax.algorithms.base import compose, recipe
+from rljax.algorithms.recipes import critic
 from rljax.transforms import advantage, ratio, reduce, reward, surrogate
 from rljax.types import Algorithm, Fraction, NonNegative, Positive
+
+
+@recipe(task="guess()")
+def spa(gamma: Fraction = 1.0, lam: Fraction = 0.95, low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
+    """PPO in which each turn is paid its share of the outcome, by a model that learns from outcomes alone.
+
+    SPA-RL (arXiv 2505.20732): the module ``prm`` gives a score behind each turn, and is trained so that the scores of a
+    row add up to its outcome; there it is trained before the policy, here beside it. Differs from ``ppo`` by what is
+    paid where, and by no KL.
+    """
+    model = types.Objective(module="prm", loss=(surrogate.progress_error(),), reduce=reduce.mean_over_rows())
+    return compose(
+        reward=[reward.progress("prm")],
+        advantage=[advantage.gae(gamma, lam), advantage.whiten()],
+        loss=[ratio.token(), surrogate.clip(low, high)],
+        reduce=reduce.mean_over_tokens(),
+        others=[critic.critic_objective(0.2), model],
+    )
 
 
 @recipe

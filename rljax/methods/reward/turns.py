@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.frame import extras
 from rljax.transforms.reward import shaping, steps
 
@@ -47,6 +47,22 @@ def gated(r, threshold: types.Number) -> types.Rollout:
     """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
     dense, won = trajectories.summed(r, jnp.sum(steps.payments(r), axis=1)), trajectories.outcome(r)
     return r.replace(reward=won + jnp.where(won >= threshold, dense, 0.0), token_reward=None)
+
+
+@define.reward(needs=lambda a: types.Needs(turns=True) | modules.needs(a["module"], field="process"))
+def progress(r, module: str = "prm") -> types.Rollout:
+    """Pay a turn its share of the outcome, as a model predicts it, in place of what the row is paid: c_k.
+
+    c_k is the module's score behind the turn's last trained token, paid there. ``progress_error`` trains the module so
+    that the shares add up to the outcome. Source: SPA-RL (arXiv 2505.20732). extra["undistributed"] is the total
+    reward before.
+
+    Args:
+      module: name of ``config.module``.
+    """
+    share = jnp.where(turns(r)[1] > 0, modules.score(r, module, "process"), 0.0)
+    r = extras.put(r, {"undistributed": trajectories.total(r)})
+    return r.replace(reward=jnp.zeros_like(r.reward), token_reward=share)
 
 
 @define.reward(needs=steps.TURNS | define.reads(extra=("match",)))

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.methods.reward import turns
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.frame import idle
 from rljax.transforms.surrogate import row, token
 
@@ -29,6 +30,20 @@ def geometric_mean(loss, r, s, epsilon: types.NonNegative = 0.4) -> types.Array:
     sign = jnp.sign(a)
     clipped = sign * jnp.minimum(sign * d, sign * jnp.clip(d, -epsilon, epsilon))
     return row.on_tokens(-a * jnp.exp(ops.row_mean(clipped, r.mask)), r)
+
+
+@define.surrogate(needs=types.Needs(process=True, turns=True), term="reward")
+def progress_error(loss, r, s) -> types.Array:
+    """Regress the sum of a score behind each turn of a row onto the row's outcome: (sum_k c_k - R)^2 / 2.
+
+    So each turn gets a share of R though only R is known. R is extra["undistributed"], which ``reward.progress``
+    writes, or else the total reward. Source: the progress estimator of SPA-RL (arXiv 2505.20732). Differs from
+    ``reward_error`` by a score for each turn.
+    """
+    score = ops.given(s.process, "it needs scores.process, the scalar after each token")
+    target = r.extra.get("undistributed", trajectories.total(r))
+    shares = jnp.sum(jnp.where(turns.turns(r)[1] > 0, score, 0.0), axis=1)
+    return row.on_tokens(0.5 * (shares - target)[:, None] ** 2, r)
 
 
 @define.surrogate

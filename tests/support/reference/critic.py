@@ -1,5 +1,7 @@
 """Reference losses of ``rljax.algorithms.critic``: the policy's, and as ``<recipe>_critic`` the critic's."""
 
+import numpy as np
+
 from tests.support.reference import offline, parts
 from tests.support.reference.dual import clip, value
 from tests.support.reference.policy_gradient import charged, clip_loss, policy_gradient, returns
@@ -184,6 +186,33 @@ def turn_ppo(d):
 
 def turn_ppo_critic(d):
     return value_loss(d, turn_advantage(d)[1])
+
+
+def shared(d):
+    """Return the batch in which only the score behind each turn's last token is paid."""
+    paid = np.zeros(d["mask"].shape)
+    for i, _ in parts.rows(d):
+        for ts, *_ in turns(d, i):
+            paid[i, ts[-1]] = d["stepwise"][i, ts[-1]]
+    return {**d, "reward": np.zeros(len(paid)), "token_reward": paid}
+
+
+def spa(d):
+    """PPO on the turns' shares of the outcome. SPA-RL, 2505.20732."""
+    return whitened(d, parts.gae(shared(d), 1.0, 0.95))
+
+
+def spa_critic(d):
+    return value_loss(d, above_value(d, parts.gae(shared(d), 1.0, 0.95)))
+
+
+def spa_model(d):
+    """Half the squared error of a row's shares together and its outcome, the mean over rows."""
+
+    def term(i):
+        return 0.5 * (sum(d["live_stepwise"][i, ts[-1]] for ts, *_ in turns(d, i)) - parts.total(d, i)) ** 2.0
+
+    return parts.mean(term(i) for i, ts in parts.rows(d) if ts)
 
 
 def diffusion_ppo(d):
