@@ -65,6 +65,7 @@ ARGUMENTS = {
     "scaffold": "100",
     "self_judged": "('0', '1')",
     "templates": "('',)",
+    "conditioned": "('0', '1')",
     "value_histogram": "(-0.5, 1.5), 3",
     "value_tracker": "16",
 }

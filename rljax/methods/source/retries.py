@@ -106,7 +106,7 @@ def _in_place(edit: Any, longer: Any) -> types.Again:
     return types.Again(edit=edit, merge=merge, by="row", samples=1, longer=longer)
 
 
-def _of_rows(part: Any, longer: Any) -> types.Again:
+def of_rows(part: Any, longer: Any) -> types.Again:
     """Sample every row again that ``part(pool, problems, rollout, solutions, sample, of)`` gives something to read.
 
     ``sample`` is the row's number in its group, ``of`` the size of the group, ``[B]`` both.
@@ -144,7 +144,7 @@ def scaffold(
     def observe(pool: types.Tree, metrics: types.Metrics) -> types.Tree:
         return {"step": pool["step"] + 1}
 
-    return types.Source(solutions=True, init=init, observe=observe, again=_of_rows(part, edits.room(text, share=1.0)))
+    return types.Source(solutions=True, init=init, observe=observe, again=of_rows(part, edits.room(text, share=1.0)))
 
 
 @define.source
@@ -234,4 +234,4 @@ def templates(texts: tuple[str, ...]) -> types.Source:
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions: Any, sample, of):
         return [edits.only(sample % len(texts) == i, edits.text(problems, t)) for i, t in enumerate(texts)]
 
-    return types.Source(again=_of_rows(part, edits.room(*texts)))
+    return types.Source(again=of_rows(part, edits.room(*texts)))

@@ -160,6 +160,26 @@ def test_templates_take_turns_in_the_group():
     assert merged(piece, first, edit, right=(), each=1)[0] == [[-1, 1, 2, -1], [-1, 5, 6, -1], [-1, 9, 10, -1]]
 
 
+def test_conditioned_asks_for_the_best_and_trains_under_what_the_row_is():
+    piece, first = source.conditioned(("a", "b", "c")), scored(FAILED, more=1)
+    pool = piece.init(first, problems())
+    edit = edited(piece, first, P * G, pool=pool)
+    assert shown(edit)[0] == [1, 2, 3, ord("c")] and edit.used.all()
+    _, rows = merged(piece, first, edit, right=(), each=1)
+    reward = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 9], np.float32)  # 9: a row that does not count
+    rows = rows.replace(reward=reward, valid=np.where(reward < 9, 1.0, 0.0).astype(np.float32))
+    after, _ = jax.device_get(jax.jit(lambda r: piece.select(r, pool, 12, jax.random.key(0)))(rows))
+    # of rows with 1, 2 are lower and 5 higher: 3 * 2 / 7 < 1
+    texts = ["a"] * 2 + ["a"] * 4 + ["c"] * 5
+    assert [chr(t[-1]) for t in after.context.train_token[:11]] == texts
+    assert [chr(t[-1]) for t in after.context.token[:11]] == ["c"] * 11
+    np.testing.assert_array_equal(after.context.train_token[:, :-1], after.context.token[:, :-1])
+    np.testing.assert_array_equal(after.on_policy[:11], [t == "c" for t in texts])
+    for texts, message in ((("a",), "at least two"), (("a", "bb"), r"have \[1, 2\] tokens: expected equally many")):
+        with pytest.raises(ValueError, match=message):
+            source.conditioned(texts).init(first, problems())
+
+
 def test_statistics_of_prompts_are_those_of_the_first_pass():
     first = scored(FAILED, more=4)
     after = first.replace(
