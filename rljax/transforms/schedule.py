@@ -233,6 +233,36 @@ def dual_entropy(target: types.Number, initial: types.Positive = 0.2, step: type
 
 
 @define.schedule
+def multiplier(
+    metric: str,
+    limit: float,
+    rate: types.Positive = 0.05,
+    initial: types.NonNegative = 0.0,
+    most: types.Positive = 10.0,
+) -> types.Controller:
+    """Steer the price of a constraint, metric <= limit: c <- clip(c + rate (metric - limit), 0, most).
+
+    Gradient ascent on the Lagrange multiplier, as in reward constrained policy optimization (RCPO, arXiv 1805.11074)
+    and Safe RLHF (arXiv 2310.12773): ``reward.charge('cost', multiplier('reward/cost', 0.1))`` keeps the mean of the
+    part "cost" at 0.1 or below. For a bound from below give the negative of a quantity. Reads any metric of the step.
+
+    Args:
+      metric: its name.
+      limit: largest value that costs nothing, in the unit of the metric.
+      rate: change of the price after a step, for each unit above the limit.
+      initial: first price.
+      most: largest price.
+    """
+
+    def update(price, metrics):
+        if metric not in metrics:
+            raise ValueError(f"multiplier: no metric {metric!r}; a step has {', '.join(sorted(metrics))}")
+        return jnp.clip(price + rate * (metrics[metric] - limit), 0.0, most)
+
+    return _steered(initial, update)
+
+
+@define.schedule
 def adaptive_mixture(
     target: types.NonNegative,
     initial: types.Fraction = 0.5,

@@ -24,6 +24,7 @@ CALLS = {
 CALLS |= {"collective_vote": {"models": 2}, "cosine_length": {"limit": 6.0}, "gated": {"threshold": 0.5}}
 CALLS |= {"decoupled": {"weights": (("format", 1.0), ("exploration", 0.5))}, "outcome": {"wrong": -1.0}}
 CALLS |= {"exponential_distance": {"part": "exploration", "alpha": 2.0}, "only_turn": {"turn": 1}}
+CALLS |= {"charge": {"name": "exploration", "price": 0.8}}
 CALLS |= {"mix_part": {"name": "exploration", "alpha": 0.8}, "overlong": {"limit": 4, "cache": 2}}
 CALLS |= {"relative_length": {"turns": 0.2}, "repetition": {"ngram": 2}, "require": {"part": "format"}}
 CALLS |= {"sibling_cosine": {"fallback": 3.0}, "solve_rate_length": {"share": 0.5}}
@@ -131,6 +132,7 @@ def test_outcomes_and_parts():
     close(got(reward.add_parts((("format", 1.0), ("format", 0.5))), [1, 1, 0], **part), [2.5, 1, 0.75])
     close(got(reward.require("format", 0.5, -1.0), [3, 4, 5], **part), [3, -1, 5])
     close(got(reward.mix_part("format", 0.75), [1, 1, 0], **part), [1, 0.75, 0.125])
+    close(got(reward.charge("format", 2.0), [1, 1, 0], **part), [-1, 1, -1])
     close(got(reward.exponential_distance("format", 2.0), [9, 9, 9], **part), np.exp([-2.0, 0, -1]))
     solver = {"outcome": outcome, "parts": {"solver_success": [0, 0.25, 0.5]}}
     close(got(reward.learnability(), [9, 9, 9], **solver, agent=[0, 0, 0]), [-0.5, 0.75, -1])

@@ -149,6 +149,19 @@ def test_schedules_and_the_adaptive_coefficient():
     close(walk(schedule.adaptive_kl(0.1, 0.5, 100), 2, metrics), [0.1, 0.095])
 
 
+def test_a_multiplier_is_the_price_of_a_constraint():
+    metrics = [{"cost": jnp.float32(x)} for x in (0.5, 0.5, 0.1, 0.0, 9.0)]
+    controller, prices = schedule.multiplier("cost", 0.2, rate=2.0, initial=0.5, most=3.0), []
+    state = controller.init()
+    for row in metrics:
+        state = controller.update(state, row)
+        prices.append(float(controller.value(state)))
+    close(prices, [1.1, 1.7, 1.5, 1.1, 3.0])
+    close(walk(schedule.multiplier("cost", 1.0), 3, metrics[0]), [0, 0, 0])  # a constraint that holds costs nothing
+    with pytest.raises(ValueError, match="no metric 'speed'; a step has cost"):
+        schedule.multiplier("speed", 1.0).update(state, metrics[0])
+
+
 UP = schedule.linear(0.0, 1.0, 2)
 
 
