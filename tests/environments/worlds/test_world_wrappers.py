@@ -271,7 +271,9 @@ def test_a_config_names_a_world_of_a_task():
         resolve.phases(tiny.config(task="revise(digits=2)", phases=("main",)))
 
 
-@pytest.mark.parametrize(("kept", "text"), [(1, "..."), (9, "..."), (0, "")])
+@pytest.mark.parametrize(
+    ("kept", "text"), [(1, "..."), *(pytest.param(*x, marks=pytest.mark.full) for x in ((9, "..."), (0, "")))]
+)
 def test_old_replies_are_left_out_of_the_prompts_of_chapters(kept, text):
     inner = make("calculator(turns=4)")
     world = make(f"compress(calculator(turns=4), kept={kept}, text={text!r})")
@@ -292,11 +294,11 @@ def test_old_replies_are_left_out_of_the_prompts_of_chapters(kept, text):
 
 def test_hinted_attempts_are_trained_under_the_plain_prompt():
     world = make(f"hint({SUMS}, rows='chapters', plain=True)")
-    state = world.begin(jnp.int32(1), "train", jax.random.key(0))
-    problem = world.inner.text(1, "train")
+    begin, _, step = compiled(world)
+    state, problem = begin(jnp.int32(1)), world.inner.text(1, "train")
     _, prompts = play(world, 1, [wrong(world.inner, 1), answer(world.inner, 1)])
     assert prompts[0] == problem and prompts[1].startswith(f"{problem}hint:")
-    state, _ = world.step(state, jnp.int32(0), *written(world, wrong(world.inner, 1)), jax.random.key(1))
+    state, _ = step(state, jnp.int32(0), *written(world, wrong(world.inner, 1)))
     both = types.Prompts.of(world, state, jnp.int32(0))
     assert read(world, both.token, both.mask) == prompts[1] and read(world, *both.context.training) == problem
     with pytest.raises(ValueError, match="plain: True needs rows in chapters"):
