@@ -210,7 +210,7 @@ class Setup:
 
         A module that plays no seat, such as a critic, is trained on the rows of all of them.
         """
-        if module not in self.players or "player" not in rows.extra:
+        if not self.settings.world.trained or module not in self.players or "player" not in rows.extra:
             return rows
         return trajectories.only(rows, ops.extra(rows, "player") == self.players.index(module))
 

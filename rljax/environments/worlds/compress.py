@@ -49,19 +49,19 @@ class Compress(around.Recalling):
         def none(length: int) -> tokens.Piece:
             return jnp.zeros((earlier, length), jnp.int32), jnp.zeros((earlier, length))
 
-        said, told = none(self.turn_length), none(self.inner.reply_length)
-        return {"start": inner, "inner": inner, "turn": jnp.int32(0), "said": said, "told": told}
+        turns, replies = none(self.turn_length), none(self.inner.reply_length)
+        return {"start": inner, "inner": inner, "turn": jnp.int32(0), "turns": turns, "replies": replies}
 
     def prompt(self, state: Any, seat: Array) -> tokens.Piece:
         """Return the prompt of the inner world, and the turns so far with replies, of which old ones are short."""
         pieces = [self.inner.prompt(state["start"], seat)]
         short = self.piece("text", self.text) if self.text else None
         for k in range(self.inner.max_turns - 1):
-            said, told = (jax.tree.map(lambda x, k=k: x[k], state[name]) for name in ("said", "told"))
+            turn, reply = (jax.tree.map(lambda x, k=k: x[k], state[name]) for name in ("turns", "replies"))
             old = k < state["turn"] - self.kept
-            pieces += [said, tokens.masked(told, ~old)]
+            pieces += [turn, tokens.masked(reply, ~old)]
             if short is not None:
-                pieces.append(tokens.masked(short, old & jnp.any(told[1] > 0)))
+                pieces.append(tokens.masked(short, old & jnp.any(reply[1] > 0)))
         return self.join(pieces, self.prompt_length, side="left")
 
     def step(self, state: Any, seat: Array, token: Array, mask: Array, key: types.Key) -> tuple[Any, contract.Reply]:
@@ -75,8 +75,8 @@ class Compress(around.Recalling):
             "start": state["start"],
             "inner": inner,
             "turn": state["turn"] + 1,
-            "said": kept(state["said"], (token, mask)),
-            "told": kept(state["told"], (reply.token[0], reply.mask[0])),
+            "turns": kept(state["turns"], (token, mask)),
+            "replies": kept(state["replies"], (reply.token[0], reply.mask[0])),
         }
         return after, reply.replace(token=reply.token[:, :1], mask=jnp.zeros_like(reply.mask[:, :1]))
 

@@ -140,6 +140,12 @@ def last_word(world: Any, turn: Piece, words: Sequence[str], field: str) -> Arra
     return said
 
 
+def check_room(field: str, length: int, word: str) -> None:
+    """Raise ValueError if a turn of ``length`` tokens, the value of ``field``, has no room for a word and its end."""
+    if length < (needed := width(word) + 1):
+        raise ValueError(f"{field}: {length} tokens are too few; {word!r} and its end need {needed}")
+
+
 def one_word(world: Any, number: Array, words: Sequence[str], field: str) -> Piece:
     """Return the turn that is one word and its end, as ``last_word`` reads it; ``[turn_length]``."""
     pieces = [masked(piece(ids(world.bound, word, field)), number == n) for n, word in enumerate(words)]

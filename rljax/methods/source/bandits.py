@@ -105,9 +105,8 @@ def adversarial(
 
     def update(rollout: types.Rollout, weight: types.Array) -> types.Array:
         seen = groups.tally(rollout)
-        rows = jax.ops.segment_sum(seen.count, seen.domain, weight.size)
-        mean = domains_lib.averaged(jnp.zeros_like(weight), seen, seen.reward, 1.0)
-        return jax.nn.log_softmax(weight + jnp.where(rows > 0, rate * (1.0 - mean), 0.0))
+        mean = domains_lib.averaged(jnp.ones_like(weight), seen, seen.reward, 1.0)  # 1 where the step had no rows
+        return jax.nn.log_softmax(weight + rate * (1.0 - mean))
 
     def log_weight(weight: types.Array, of: domains_lib.ByDomain) -> types.Array:
         return jnp.log(uniform / weight.size + (1.0 - uniform) * jax.nn.softmax(weight))

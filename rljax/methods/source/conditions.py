@@ -30,33 +30,26 @@ def conditioned(texts: tuple[str, ...]) -> types.Source:
     if len(texts) < 2:
         raise ValueError(f"conditioned: texts={texts}: expected at least two, from bad to good")
 
-    def encoded(problems: types.Problems) -> Array:
+    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         ids = [problems.encode(text) for text in texts]
         if len({*map(len, ids)}) > 1 or not ids[0]:
             raise ValueError(f"conditioned: texts={texts} have {[*map(len, ids)]} tokens: expected equally many")
-        return jnp.asarray(ids, jnp.int32)
-
-    def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
-        return {"texts": encoded(problems)}
+        return {"texts": jnp.asarray(ids, jnp.int32)}
 
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions, sample, of):
         del pool, solutions
         return [edits.only(ops.valid_rows(rollout) > 0, edits.text(problems, texts[-1]))]
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
-        context, told = rollout.context, pool["texts"]
+        context, number = rollout.context, quantile(rollout, len(texts))
         if context is None:
             raise ValueError("conditioned: the rows have no prompts")
-        number = quantile(rollout, len(texts))
-        end = told[number]
-        mask = jnp.ones(end.shape, context.mask.dtype)
-        length = end.shape[1]
-        edited = ops.extra(rollout, "pass") > 0
-        token = jnp.where(edited[:, None], jnp.concatenate([context.token[:, :-length], end], axis=1), context.token)
-        seen = jnp.where(edited[:, None], jnp.concatenate([context.mask[:, :-length], mask], axis=1), context.mask)
+        end, edited = pool["texts"][number], ops.extra(rollout, "pass") > 0
+        retold = jnp.concatenate([context.token[:, : -end.shape[1]], end], axis=1)
+        token = jnp.where(edited[:, None], retold, context.token)
         kept = jnp.where(edited & (number < len(texts) - 1), 0.0, 1.0)
         on_policy = kept if rollout.on_policy is None else kept * rollout.on_policy
-        context = context.replace(train_token=token, train_mask=seen)
+        context = context.replace(train_token=token, train_mask=context.mask)
         return rollout.replace(context=context, on_policy=on_policy), pool
 
     again = retries.of_rows(part, edits.room(texts[-1]))

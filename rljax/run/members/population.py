@@ -12,7 +12,7 @@
 
 A round is a phase of ``steps`` updates, the config's last phase cut into parts. All members of a round are one call of
 ``train_many``; those of the next round fork them (``config.checkpoint.init``) with their optimizer and reference. A
-call that was interrupted goes on where it was.
+call that was interrupted resumes.
 
 Source: Population Based Training of Neural Networks (arXiv 1711.09846), truncation selection and perturbation; there
 members wait for nobody, here a round ends for all at once, so that a population is a function of its seed.
@@ -168,7 +168,7 @@ def _name(phase: str, number: int) -> str:
 def _fields(
     config: schema.ConfigDict, number: int, member: int, values: Values, parents: Sequence[int], done: Sequence[Round]
 ) -> sweep.Fields:
-    """Return the fields of a member in a round: its numbers, those of the last phase in the phase of the round."""
+    """Return the fields of a member in a round: its numbers; fields of the last phase become fields of the round's."""
     last, fields = config.phases[-1], {"seed": config.seed + member}
     for field, value in values.items():
         of_phase = field.startswith(f"phase.{last}.")

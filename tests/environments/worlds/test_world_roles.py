@@ -355,5 +355,5 @@ def test_a_judge_pays_the_answer_that_it_prefers():
             assert list(last.parts["preferred"]) == [*says, 0] and list(last.parts["verdict"]) == [0, 0, true]
             assert list(last.parts["solved"]) == [*solved, 0]
             judged = CORRECT if true == 1 else WRONG if chosen is not None else UNPARSEABLE
-            own = [CORRECT if text == right else WRONG if text else UNPARSEABLE for text in answers]
-            assert list(last.outcome) == [*own, judged]
+            answered = [CORRECT if text == right else WRONG if text else UNPARSEABLE for text in answers]
+            assert list(last.outcome) == [*answered, judged]

@@ -221,7 +221,5 @@ def revise(
     for field, text in (("instruction", instruction), ("request", request)):
         if not text:
             raise ValueError(f"{field}: '' is empty; the second turn needs an instruction")
-    needed = tokens.width(RIGHT) + 1
-    if critique_length < needed:
-        raise ValueError(f"critique_length: {critique_length} tokens are too few; {RIGHT!r} and its end need {needed}")
+    tokens.check_room("critique_length", critique_length, RIGHT)
     return Revise(single.one_turn(task, "revise"), mode, instruction, request, critique_length, mended, rows)

@@ -123,7 +123,5 @@ def contest(
     for field, text in (("mark", mark), ("request", request)):
         if not text:
             raise ValueError(f"{field}: '' is empty; it keeps the texts of a judge's prompt apart")
-    needed = tokens.width(WORDS[1]) + 1
-    if verdict_length < needed:
-        raise ValueError(f"verdict_length: {verdict_length} tokens are too few; {WORDS[1]!r} and its end need {needed}")
+    tokens.check_room("verdict_length", verdict_length, WORDS[1])
     return Contest(single.one_turn(task, "contest"), mark, request, verdict_length)

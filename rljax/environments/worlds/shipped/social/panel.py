@@ -232,9 +232,9 @@ def panel(
     """Answer a problem in several seats; each turn is a row, and each answer is judged by the task's verifier.
 
     With ``shown`` a seat reads the answers of the seats before it, each followed by ``instruction``; else all read the
-    problem alone. A seat is paid for its answer, or with ``shared`` for the answers of all seats. Outcome and parts are
-    those of the seat's own answer; without ``shown`` the part ``answer`` is an id of it, for votes. The seats may be
-    played by several policies (``config.world.players``). Sources: CORY (arXiv 2410.06101), where a pioneer answers, an
+    problem alone. A seat is paid for its answer, or with ``shared`` for the answers of all seats. Outcome and parts
+    describe the seat's answer; without ``shown`` the part ``answer`` is an id of it, for votes. The seats may be played
+    by several policies (``config.world.players``). Sources: CORY (arXiv 2410.06101), where a pioneer answers, an
     observer reads the answer, and both are paid the sum; without ``shown``, the votes of RLCCF (2025).
 
     The expert's answers have the mistakes of the task's demonstrations, but for the last seat's.
@@ -281,9 +281,5 @@ def examine(task: environments.Task, request: str = "judge:", verdict_length: ty
     """
     if not request:
         raise ValueError("request: '' is empty; the second seat needs an instruction")
-    needed = tokens.width(revise.RIGHT) + 1
-    if verdict_length < needed:
-        raise ValueError(
-            f"verdict_length: {verdict_length} tokens are too few; {revise.RIGHT!r} and its end need {needed}"
-        )
+    tokens.check_room("verdict_length", verdict_length, revise.RIGHT)
     return Examine(single.one_turn(task, "examine"), request, verdict_length)
