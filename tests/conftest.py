@@ -14,9 +14,6 @@ os.environ["XLA_FLAGS"] = " ".join(
 from rljax import data
 
 # subprocesses of tests read these too
-# A device that waits in a collective holds a thread of XLA's pool, and XLA aborts the process once all have waited for
-# 40 s. Rollouts of resident weights over eight devices block a pool of 16 threads each time, one of 64 rarely.
-os.environ.setdefault("NPROC", "256")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xla-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
