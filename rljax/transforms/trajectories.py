@@ -261,4 +261,5 @@ def turns(rollout: types.Rollout) -> Array:
 
 def only(rollout: types.Rollout, rows: Array) -> types.Rollout:
     """Return the rollout in which those that are not among ``rows`` [B] bool have mask 0 and ``valid`` 0."""
+    rows = rows.astype(rollout.mask.dtype)
     return rollout.replace(mask=rollout.mask * rows[:, None], valid=ops.valid_rows(rollout) * rows)

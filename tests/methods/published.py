@@ -30,7 +30,10 @@ def config(name):
     if "config" in fields:
         return rljax.get_config(*fields["config"].split(":"))
     algorithm = fields.pop("algorithm")
-    return tiny.config(algorithm, mesh__data=1, **{field.replace(".", "__"): x for field, x in fields.items()})
+    c = tiny.config(algorithm, mesh__data=1)
+    for module in {field.split(".")[1] for field in fields if field.startswith("module.")}:
+        c.module[module] = rljax.module()
+    return tiny.edited(c, fields)
 
 
 def program(name):

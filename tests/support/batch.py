@@ -50,6 +50,7 @@ ARGUMENTS = {
     "exponential_distance": "'iou', 1.0",
     "gated": "1.0",
     "given": "'token_score'",
+    "in_domains": "(1,), affine(2.0)",
     "keep": "'correct'",
     "mean_over_tokens_by": "'correct'",
     "mix": "returns(), center_steps()",

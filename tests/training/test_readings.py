@@ -250,6 +250,26 @@ def test_a_thought_is_paid_by_the_likelihood_of_the_solution():
         assert list(valid) == [1, 1, 0]
 
 
+def test_a_token_of_the_solution_counts_as_far_as_the_thoughts_of_a_group_decide_it():
+    logp = np.log([[0.5, 0.2, 0.9], [0.5, 0.8, 0.9], [0.5, 0.4, 0.3], [0.1, 0.1, 0.1], [0.7, 0.7, 0.2]])
+    group, valid = np.array([0, 0, 0, 0, 1]), np.array([1.0, 1, 1, 0, 1])
+    begins = np.array([0, 2, 1, 0, 1])  # the solution stands behind completions of different lengths
+    behind, mask = np.zeros((2, 5, 6))
+    for row, begin in enumerate(begins):
+        behind[row, begin : begin + 3], mask[row, begin : begin + 3] = logp[row], 1.0
+    held = types.Scores(after_logp=jnp.asarray(behind), after_mask=jnp.asarray(mask))
+    rows = types.Rollout(
+        mask=jnp.ones((5, 2)), reward=jnp.zeros(5), group=jnp.asarray(group), valid=jnp.asarray(valid),
+        scores={"scorer": held},
+    )  # fmt: skip
+    piece = reward.likelihood(form="spread")
+    got = piece.apply(rows, piece.init(), jax.random.key(0))[0].reward
+    spread = logp[:3].std(axis=0)
+    assert spread[0] == 0
+    np.testing.assert_allclose(got[:3], logp[:3] @ (spread / spread.sum()), rtol=1e-5)
+    np.testing.assert_allclose(got[4], logp[4].mean(), rtol=1e-5)  # alone: every token counts alike
+
+
 # --- errors -----------------------------------------------------------------------------------------
 
 SUM = "likelihood()"

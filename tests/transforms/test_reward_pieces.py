@@ -23,6 +23,7 @@ CALLS = {
 }
 CALLS |= {"collective_vote": {"models": 2}, "cosine_length": {"limit": 6.0}, "gated": {"threshold": 0.5}}
 CALLS |= {"decoupled": {"weights": (("format", 1.0), ("exploration", 0.5))}, "outcome": {"wrong": -1.0}}
+CALLS |= {"in_domains": {"domains": (1,), "piece": PIECES["affine"](scale=2.0)}}
 CALLS |= {"exponential_distance": {"part": "exploration", "alpha": 2.0}, "only_turn": {"turn": 1}}
 CALLS |= {"charge": {"name": "exploration", "price": 0.8}}
 CALLS |= {"mix_part": {"name": "exploration", "alpha": 0.8}, "overlong": {"limit": 4, "cache": 2}}
@@ -137,6 +138,27 @@ def test_outcomes_and_parts():
     solver = {"outcome": outcome, "parts": {"solver_success": [0, 0.25, 0.5]}}
     close(got(reward.learnability(), [9, 9, 9], **solver, agent=[0, 0, 0]), [-0.5, 0.75, -1])
     close(got(reward.learnability(), [9, 8, 7], **solver, agent=[0, 1, 1]), [-0.5, 8, 7])  # solvers keep theirs
+
+
+def test_a_domain_has_a_reward_of_its_own():
+    rows = record(
+        [1, 2, 3, 4.0], group=[0, 0, 1, 1], domain=[1, 1, 0, 0], outcome=[1, 0, 1, 0], token_reward=np.eye(4)[:, :1]
+    )
+    scorer = types.Scores(reward=floats([0.5, jnp.nan, jnp.nan, 7]))
+    rows = rows.replace(scores={"reward": scorer})
+
+    def told(domains, piece):
+        piece = PIECES["in_domains"](domains, piece)
+        return piece.apply(rows, piece.init(), jax.random.key(0))[0]
+
+    out = told((1,), reward.learned())
+    close(out.reward, [0.5, 0, 3, 4])
+    assert [*out.valid] == [1, 0, 1, 1]  # no score counts in the domain that no model pays
+    close(
+        trajectories.total(told((0,), reward.outcome(5.0, 6.0))), [2, 2, 5, 6]
+    )  # the others keep what tokens were paid
+    whole = told((0, 1), reward.affine())
+    close(trajectories.total(whole), trajectories.total(reward.affine().apply(rows, (), jax.random.key(0))[0]))
 
 
 def test_decoupled_scores_each_part_by_itself():

@@ -1,11 +1,13 @@
 """Rewards of the outcome: scale, gates, votes, likelihoods, roles."""
 
+import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
+from rljax.transforms.frame import extras
 from rljax.transforms.reward import shaping
 
 Pair = tuple[float, float]
@@ -46,14 +48,49 @@ def affine(r, scale: types.Number = 1.0, bias: types.Number = 0.0, limit: types.
 def by_domain(r, scale: tuple[types.Number, ...]) -> types.Rollout:
     """Multiply the row's reward by the scale of its domain: rewards of several tasks in one unit.
 
-    Of the mixture of rewards of InternBootCamp and Intern-S1 (arXiv 2508.15763) this is the scale by task; which reward
-    a row gets is its task's. Differs from ``advantage.scale_by_task``, whose scale is the spread of the domain.
+    The scale by task of InternBootCamp and Intern-S1 (arXiv 2508.15763); ``in_domains`` gives a domain a reward of its
+    own. Differs from ``advantage.scale_by_task``, whose scale is the spread of the domain.
 
     Args:
       scale: one of each domain, which may be a schedule; rows of a domain without one make the loss nan, and the step
         is refused.
     """
     return trajectories.replaced(r, trajectories.uncharged(r) * trajectories.of_domain(r, scale))
+
+
+@define.constructor("reward")
+def in_domains(domains: tuple[int, ...], piece: types.RolloutTransform) -> types.RolloutTransform:
+    """Apply a reward piece to the rows of some domains alone; the others keep their reward and do not count in it.
+
+    The mixture of rewards of Intern-S1 (arXiv 2508.15763): each kind of task is paid by a verifier or a model of its
+    own, ``in_domains((1,), learned(("reward",)))``. Differs from ``by_domain``, which scales.
+
+    Args:
+      domains: numbers of the task's domains, from 0 on.
+      piece: of the seam ``reward``.
+    """
+    if not domains or min(domains) < 0:
+        raise ValueError(f"in_domains(domains={domains}): expected numbers from 0 on, at least one")
+
+    def apply(r: types.Rollout, state, key):
+        of = ops.given(r.domain, "in_domains: the rollout has no domain")
+        inside = jnp.isin(of, jnp.asarray(domains, of.dtype))
+        new, state = piece.apply(trajectories.only(r, inside), state, key)
+
+        def pick(x, y):
+            if x is None and y is None:
+                return None
+            x, y = (jnp.zeros_like(r.mask) if z is None else z for z in (x, y))
+            return jnp.where(inside if x.ndim == 1 else inside[:, None], x, y)
+
+        tokens = pick(new.token_reward, r.token_reward)
+        if "paid" in {**new.extra, **r.extra}:
+            paid = pick(*(x.extra.get("paid", x.token_reward) for x in (new, r)))
+            new = extras.put(new, {"paid": paid})
+        reward, valid = pick(new.reward, r.reward), pick(ops.valid_rows(new), ops.valid_rows(r))
+        return new.replace(mask=r.mask, reward=reward, token_reward=tokens, valid=valid), state
+
+    return dataclasses.replace(piece, apply=apply, needs=piece.needs | types.Needs(domains=True))
 
 
 @define.reward

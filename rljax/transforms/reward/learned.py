@@ -141,19 +141,32 @@ def judged(
     return types.RolloutTransform(apply=apply, needs=needs)
 
 
+def _by_spread(r: types.Rollout, logp, there):
+    """Return sum_t w_t logp_t, [B], w_t ~ the deviation of logp_t over the group; w is uniform without any."""
+    place = jnp.argsort(there <= 0, axis=1, stable=True)  # the solution's tokens first: they begin behind each row
+    logp, there = (jnp.take_along_axis(x, place, axis=1) for x in (logp, there))
+    finite = jnp.isfinite(logp)
+    counts, known = there * finite * ops.valid_rows(r)[:, None], jnp.where(finite, logp, 0.0)
+    spread = jax.vmap(lambda x, w: ops.segment_std(x, r.group, w), in_axes=1, out_axes=1)(known, counts) * there
+    spread = jnp.where(jnp.sum(spread, axis=1, keepdims=True) > 0, spread, there)
+    return jnp.sum(spread * logp, axis=1) / jnp.maximum(jnp.sum(spread, axis=1), 1e-30)
+
+
 @define.reward(needs=lambda a: modules.needs(a["module"], field="after_logp"))
 def likelihood(
     r,
     module: str = "scorer",
-    form: Literal["product", "mean_probability", "mean_log"] = "product",
+    form: Literal["product", "mean_probability", "mean_log", "spread"] = "product",
     verified: types.Number = 0.0,
 ) -> types.Rollout:
     """Pay a thought by how likely a module finds the task's solution behind it: no verifier is asked.
 
     prod_t p_t ("product": VeriFree, arXiv 2505.21493), mean p_t ("mean_probability": RLPR, arXiv 2506.18254, from
-    memory, without its baseline), or mean log p_t, over the tokens of the solution. The module has "{solution}" in
-    ``after``, and ``cut`` where a completion ends in an answer of its own. VeriFree also fits the solution, see
-    ``verifree``. A row without a solution is invalid.
+    memory, without its baseline), mean log p_t, or sum_t w_t log p_t, over the tokens of the solution. The w_t of
+    "spread" are in proportion to the standard deviation of log p_t over the group's thoughts, so that a token counts as
+    far as thoughts decide it: the reasoning reflection reward of DRO (arXiv 2506.13351, from summaries; the paper also
+    compares with a masked thought). The module has "{solution}" in ``after``, and ``cut`` where a completion ends in
+    an answer of its own. VeriFree also fits the solution, see ``verifree``. A row without a solution is invalid.
 
     Args:
       module: name of ``config.module``, a language model.
@@ -164,6 +177,8 @@ def likelihood(
     count = jnp.sum(there, axis=1)
     if form == "product":
         paid = jnp.exp(jnp.sum(logp * there, axis=1))
+    elif form == "spread":
+        paid = _by_spread(r, logp, there)
     else:
         token = logp if form == "mean_log" else jnp.exp(logp)
         paid = jnp.sum(token * there, axis=1) / jnp.maximum(count, 1.0)
