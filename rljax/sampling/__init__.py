@@ -49,7 +49,7 @@ as forced tokens, whose ``mask`` and values are 0 (``conversation``). Or each tu
 ``turns.py``          rows whose replies are not computed in the program
 ``chapters.py``       worlds that answer, a row for each turn
 ``players.py``        who plays the seats of a world
-``shifted.py``        a policy shifted by the values of critics
+``critics.py``        critics that shift log-probs, or choose steps of a beam search
 ``acting.py``         trajectories of control worlds, which have actions in place of tokens
 ``stopping.py``       stop strings
 ====================  ==============================================================================

@@ -29,6 +29,7 @@ def resume(
     *,
     segment: int,
     enough: int | None = None,
+    pause: tuple[int, ...] = (),
 ) -> samples_lib.Sample:
     """Continue unfinished completions by at most ``segment`` tokens each.
 
@@ -50,6 +51,7 @@ def resume(
       ends: as in ``generate``; a text may begin in one segment and end in another.
       segment: the most tokens that a row gets.
       enough: all rows are cut as soon as all rows of so many prompts have ended; None: they are not.
+      pause: token ids behind which a row is cut.
 
     Returns:
       The completions: ``finish`` is LENGTH in rows cut at T, UNFINISHED in those cut before; ``steps`` and ``slots``
@@ -72,6 +74,8 @@ def resume(
     draw = _drawing(sample.length, length, config, ends)
     if enough is not None:
         draw = _stopping(draw, rows, rows // prompts.token.shape[0], enough)
+    if pause:
+        draw = _pausing(draw, pause)
     return continued(model, params, prompts, keys, sample, config, ends.pad, segment, state, draw)[0]
 
 
@@ -101,6 +105,19 @@ def _stopping(
         return dataclasses.replace(decoding, live=decoding.live & (ended < enough))
 
     return stopping
+
+
+def _pausing(
+    draw: Callable[[decode.DecodeState, Array], decode.DecodeState], pause: tuple[int, ...]
+) -> Callable[[decode.DecodeState, Array], decode.DecodeState]:
+    """Return a ``draw`` after which rows whose last token is in ``pause`` are not live."""
+
+    def pausing(decoding: decode.DecodeState, logits: Array) -> decode.DecodeState:
+        decoding = draw(decoding, logits)
+        there = jnp.isin(decoding.token, jnp.asarray(pause, jnp.int32))
+        return dataclasses.replace(decoding, live=decoding.live & ~there)
+
+    return pausing
 
 
 def blank(rows: int, length: int, vocabulary: int, config: SamplerConfig, pad: int) -> samples_lib.Sample:

@@ -324,13 +324,13 @@ def main(argv: Sequence[str]) -> None:
     f = flags.FLAGS
     workdir, records = messages.argument(argv, "the work directory of a run"), []
     for task in f.task or [""]:
-        program, params, step = loading.load(workdir, task, f.step, f.allow_code, shift=f.shift, critics=f.critics)
+        program, params, step = loading.of_flags(workdir, task)
         number = program.number(step - 1)
         with producers.workers(program.setups[number]) as workers:
             record = evaluate(
                 program,
                 params,
-                name=(task if len(f.task) > 1 else "checkpoint") + f", shift {f.shift:g}" * bool(f.shift),
+                name=(task if len(f.task) > 1 else "checkpoint") + loading.steered_by(),
                 step=step,
                 prompts=f.prompts,
                 samples=f.samples,

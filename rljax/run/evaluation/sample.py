@@ -136,9 +136,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Load a checkpoint and print completions of prompts."""
     f, workdir = flags.FLAGS, messages.argument(argv, "the work directory of a run")
-    program, params, step = loading.load(
-        workdir, step=f.step, allow_code=f.allow_code, shift=f.shift, critics=f.critics
-    )
+    program, params, step = loading.of_flags(workdir)
     if program.settings.model.kind != "transformer":
         raise ValueError(f"{workdir}: a run of a control world, which completes no text; evaluate plays its episodes")
     number = program.number(step - 1)
