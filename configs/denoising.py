@@ -9,8 +9,9 @@ The policy denoises the action of ``modes()``: 10 steps from N(0, I) to a ring o
 is a step, so that each has a ratio of its own. A group is 8 chains for one prompt, a direction, and is paid for the way
 along it. The methods differ by the algorithm and by settings of the chain, ``config.model.denoising``:
 ``configs/denoising.py:flow_grpo`` is the default. ``:ddpo``, ``:dance_grpo``, ``:b2_diffurl``, ``:rlcm`` and ``:pi_rl``
-earn 1.7 to 1.8 and solve nothing: without a penalty they leave the ring (``experiments/denoising``). ``:dppo``, which
-trains two steps of ten, learns little. Of ``:flow_grpo_fast``, with noise in three steps, no score was measured.
+earn 1.7 to 1.8 and solve nothing: without a penalty they leave the ring (``experiments/denoising``; the second and the
+third with all steps and all branches). ``:dppo``, which trains two steps of ten, learns little. Of
+``:flow_grpo_fast``, with noise in three steps, no score was measured.
 """
 
 import rljax
@@ -20,9 +21,13 @@ METHODS = {
     "ddpo": ("grpo(kl=0.0, low=0.1, high=0.1)", {}, {}),
     "flow_grpo": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {}),
     "flow_grpo_fast": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {"first": 2, "last": 5}),
-    "dance_grpo": ("grpo(kl=0.0)", {}, {"shared": 1}),
+    "dance_grpo": ("grpo(kl=0.0)", {"prepare": "+ random_positions(0.6)"}, {"shared": 1}),
     "dppo": ("diffusion_ppo(last=2)", {}, {}),
-    "b2_diffurl": ("grpo(kl=0.0)", {"weight": "+ turn_end(linear(2.0, 10.0, 100))"}, {"shared": 4}),
+    "b2_diffurl": (
+        "grpo(kl=0.0)",
+        {"prepare": "+ best_and_worst()", "weight": "+ turn_end(linear(2.0, 10.0, 100))"},
+        {"shared": 4},
+    ),
     "rlcm": ("grpo(kl=0.0)", {}, {"noise": "renoised", "log_std": -2.5}),
     "pi_rl": ("ppo(kl=0.0)", {}, {"noise": "learned", "log_std": -2.5, "positions": "action"}),
 }

@@ -24,18 +24,22 @@ PROMPTS = 8  # held-out directions whose densities are computed
 BETAS = np.geomspace(0.02, 20.0, 60)  # of the best trade
 
 SPARSE = {"task": "modes(reward='mode')"}
+WHOLE = {"phase.main.seam.prepare": ""}  # trained on all steps and all branches
 ARMS = {  # config of configs/denoising.py, and what differs from it
     "DDPO": ("ddpo", {}),
     "Flow-GRPO, 0.05": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 0.05)"}),
     "Flow-GRPO, 0.2": ("flow_grpo", {}),
     "Flow-GRPO, 1": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 1.0)"}),
-    "DanceGRPO": ("dance_grpo", {}),
+    "DanceGRPO": ("dance_grpo", WHOLE),
     "DPPO, all steps": ("dppo", {"phase.main.algorithm": "diffusion_ppo()"}),
     "DPPO, last 5": ("dppo", {"phase.main.algorithm": "diffusion_ppo(last=5)"}),
     "DPPO, last 2": ("dppo", {"phase.main.algorithm": "diffusion_ppo(last=2)"}),
     "sparse: whole chain": ("ddpo", SPARSE),
     "sparse: backward": ("ddpo", SPARSE | {"phase.main.seam.weight": "+ turn_end(linear(2.0, 10.0, 100))"}),
-    "sparse: branches, backward": ("b2_diffurl", SPARSE | {"phase.main.algorithm": "grpo(kl=0.0, low=0.1, high=0.1)"}),
+    "sparse: branches, backward": (
+        "b2_diffurl",
+        SPARSE | WHOLE | {"phase.main.algorithm": "grpo(kl=0.0, low=0.1, high=0.1)"},
+    ),
 }
 
 

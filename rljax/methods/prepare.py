@@ -185,3 +185,20 @@ def random_pair() -> types.PrepareTransform:
         return r.replace(mask=jnp.where(preference[:, None] != 0, r.mask, 0.0)), state
 
     return types.PrepareTransform(apply, needs=types.Needs(siblings=True))
+
+
+@define.constructor("prepare")
+def random_positions(share: types.Fraction = 0.6) -> types.PrepareTransform:
+    """Keep a random share of each row's positions, at least one, drawn anew for each update; drop the others.
+
+    Source: the denoising steps that DanceGRPO (arXiv 2505.07818) trains, 0.6 of a chain's in its release. ``share`` = 1
+    keeps all.
+    """
+
+    def apply(r: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key):
+        order = jnp.where(r.mask > 0, jax.random.uniform(key, r.mask.shape), 2.0)
+        rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
+        count = jnp.ceil(share * jnp.sum(r.mask > 0, axis=1, keepdims=True))
+        return r.replace(mask=jnp.where(rank < jnp.maximum(count, 1), r.mask, 0.0)), state
+
+    return types.PrepareTransform(apply)

@@ -245,6 +245,23 @@ def test_the_pieces_run_in_one_compiled_step_of_several_epochs():
     assert all(moved) and {"loss/policy", "live_entropy", "clipped"} <= {*metrics}
 
 
+def test_a_random_share_of_positions_is_kept():
+    mask = np.tile(np.repeat([[1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]], 1, axis=0), (500, 1))
+    r = types.Rollout(jnp.asarray(mask, jnp.float32), jnp.zeros(1500), jnp.zeros(1500, int))
+
+    def kept(share, key=0):
+        piece = prepare.random_positions(share)
+        return np.asarray(piece.apply(r, None, piece.init(), jax.random.key(key))[0].mask)
+
+    out = kept(0.6)
+    assert np.all(out <= mask) and np.array_equal(out.sum(axis=1), np.tile([3, 2, 0], 500))  # of 5, 3 and no position
+    shares = out.reshape(500, 3, 6).mean(axis=0)[mask[:3] > 0]
+    want = np.repeat([3 / 5, 2 / 3], [5, 3])
+    assert np.all(np.abs(shares - want) < 4 * np.sqrt(want * (1 - want) / 500))
+    assert np.any(out != kept(0.6, key=1)) and np.array_equal(kept(1.0), mask)
+    assert np.array_equal(kept(0.01).sum(axis=1), np.tile([1, 1, 0], 500))
+
+
 # --- which prompts an evaluation solves ----------------------------------------------------------
 
 
