@@ -133,7 +133,7 @@ class Beams:
             context=types.Context(token=ops.repeat(prompts.token, of), mask=ops.repeat(prompts.mask, of)),
             action=types.Action(token=sample.token),
         )
-        scores = scoring.score(self.critic, params, rollout, types.Needs(value=True, process=True))
-        open_ = (sample.finish == types.Finish.UNFINISHED)[:, None]
-        value = jnp.where(open_, scores.process, scores.value)
-        return jnp.take_along_axis(value, jnp.maximum(sample.length - 1, 0)[:, None], axis=1)[:, 0]
+        scores: Any = scoring.score(self.critic, params, rollout, types.Needs(value=True, process=True))
+        last = jnp.maximum(sample.length - 1, 0)[:, None]
+        before, behind = (jnp.take_along_axis(x, last, axis=1)[:, 0] for x in (scores.value, scores.process))
+        return jnp.where(sample.finish == types.Finish.UNFINISHED, behind, before)

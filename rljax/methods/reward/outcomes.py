@@ -1,7 +1,7 @@
 """Rewards of the outcome: scale, gates, votes, likelihoods, roles."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -77,7 +77,7 @@ def in_domains(domains: tuple[int, ...], piece: types.RolloutTransform) -> types
         inside = jnp.isin(of, jnp.asarray(domains, of.dtype))
         new, state = piece.apply(trajectories.only(r, inside), state, key)
 
-        def pick(x, y):
+        def pick(x, y) -> Any:
             if x is None and y is None:
                 return None
             x, y = (jnp.zeros_like(r.mask) if z is None else z for z in (x, y))
