@@ -4,7 +4,7 @@
 
     found = mixtures.search(
         rljax.get_config("quickstart"),  # with a task of several domains
-        mixtures.spread(3),
+        mixtures.design(3),
         "runs/mixture",
         score=lambda result: result.evaluations[-1]["pass_at_k"]["1"][0],
     )
@@ -66,8 +66,8 @@ def simplex(domains: int, parts: int) -> list[Weights]:
     return [tuple((high - low - 1) / parts for low, high in itertools.pairwise(e)) for e in ends]
 
 
-def spread(domains: int) -> list[Weights]:
-    """Return each domain alone, each pair in equal parts, and all in equal parts: what determines the surrogate."""
+def design(domains: int) -> list[Weights]:
+    """Return the simplex-lattice design of degree 2 and its centroid: domains alone, pairs in equal parts, and all."""
     corners = np.eye(domains)
     pairs = [(corners[i] + corners[j]) / 2 for i, j in itertools.combinations(range(domains), 2)]
     every = [*corners, *pairs, *([np.full(domains, 1 / domains)] if domains > 2 else [])]
@@ -92,7 +92,7 @@ def fit(weights: Sequence[Weights], scores: Sequence[float]) -> np.ndarray:
     if rank < terms.shape[1]:
         raise ValueError(
             f"{_WORD}: {len(weights)} mixtures determine {rank} of {terms.shape[1]} coefficients: add mixtures, such "
-            "as those of mixtures.spread."
+            "as those of mixtures.design."
         )
     return coefficients
 

@@ -15,7 +15,7 @@ def test_the_surrogate_recovers_every_quadratic():
     random = np.random.default_rng(0)
     for domains in (2, 3, 5):
         a, b, c = random.normal(size=(domains, domains)), random.normal(size=domains), random.normal()
-        given, others = mixtures.spread(domains), random.dirichlet(np.ones(domains), 20)
+        given, others = mixtures.design(domains), random.dirichlet(np.ones(domains), 20)
         scores = [np.einsum("mi,ij,mj->m", w, a, w) + w @ b + c for w in (np.array(given), others)]
         coefficients = mixtures.fit(given, scores[0])
         np.testing.assert_allclose(mixtures.features(others) @ coefficients, scores[1], atol=1e-10)
