@@ -2,12 +2,9 @@
 
     from rljax.run.members import mixtures
 
-    found = mixtures.search(
-        rljax.get_config("quickstart"),  # with a task of several domains
-        mixtures.design(3),
-        "runs/mixture",
-        score=lambda result: result.evaluations[-1]["pass_at_k"]["1"][0],
-    )
+    config = rljax.get_config("quickstart")
+    config.task = "arithmetic(operands=2, digits=(1, 2, 3), noise=0.25)"  # three domains
+    found = mixtures.search(config, mixtures.design(3), "runs/mixture")
 
 The surrogate of MoDoMoDo (arXiv 2505.24871, from memory) is quadratic in the weights. On the simplex of K weights its
 general form is Scheffe's polynomial (Experiments with Mixtures, 1958), which has K (K + 1) / 2 coefficients and no
@@ -58,8 +55,8 @@ class Found:
 
 def simplex(domains: int, parts: int) -> list[Weights]:
     """Return every mixture whose weights are multiples of 1 / parts; ValueError above a million."""
-    count = math.comb(parts + domains - 1, domains - 1)
-    if domains < 1 or parts < 1 or count > _LARGEST:
+    count = math.comb(parts + domains - 1, parts)
+    if not 1 <= count <= _LARGEST:
         raise ValueError(f"{_WORD}: {domains} domains in {parts} parts are {count} mixtures: expected 1 to {_LARGEST}")
     bars = itertools.combinations(range(parts + domains - 1), domains - 1)
     ends = ((-1, *b, parts + domains - 1) for b in bars)
@@ -125,6 +122,8 @@ def search(
       ValueError: weights that are negative or all 0, or differ in number; mixtures that do not determine the
         surrogate; a run that failed; what ``train_many`` refuses.
     """
+    if not weights:
+        raise ValueError(f"{_WORD}: weights={weights}: expected mixtures, such as those of mixtures.design")
     mixtures, folder = [_normalized(w, len(weights[0])) for w in weights], storage.path(workdir)
     fit(mixtures, [0.0] * len(mixtures))  # refuses too few before any run
     candidates = simplex(len(mixtures[0]), parts)

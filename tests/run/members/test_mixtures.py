@@ -37,6 +37,8 @@ def test_all_mixtures_of_a_resolution():
 
 
 def test_weights_that_are_no_mixture_are_refused():
+    with pytest.raises(ValueError, match="expected mixtures, such as"):
+        mixtures.search(tiny.config(), [], "unused")
     for weights in ([(1, 0), (0, 0)], [(1, 0), (1, -1)], [(1, 0), (1,)]):
         with pytest.raises(ValueError, match="expected 2 numbers from 0 on, not all 0"):
             mixtures.search(tiny.config(), weights, "unused")
