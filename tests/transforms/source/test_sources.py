@@ -241,6 +241,9 @@ def test_pieces_that_exclude_each_other_are_refused_by_name(pieces, message):
 @pytest.mark.parametrize("name", [name for name, fields in published.METHODS.items() if "config" not in fields])
 def test_the_pieces_of_a_published_method_fit_its_step(name):
     """Its config is resolved and its pieces run on abstract arrays; ``tests.methods.published`` takes real steps."""
+    if any(field.startswith("module.") for field in published.METHODS[name]):
+        published.program(name)  # whose modules read texts; the pieces are checked when it is built
+        return
     (phase,) = resolve.phases(published.config(name))
     (setup,) = tiny.program("grpo(kl=0.0)", task=published.config(name).task).setups
     checks.check(tiny.changed(setup, algorithm=phase.algorithm))
