@@ -60,12 +60,12 @@ class Shifted:
 
 @dataclasses.dataclass(frozen=True)
 class Beams:
-    """A search over steps of text: of all continuations of the beams by a step, those of the largest value are kept.
+    """A search over steps of text, which keeps the continuations with the largest values.
 
-    Each of ``count`` beams has ``branches`` continuations: the step-level beam search of AlphaMath (arXiv 2405.03553,
-    algorithm 2). A beam that has ended stays while its value is among the largest, and is not continued. The value of a
-    row is V behind its last token; of one that has ended, before it, since critics of states are not trained behind an
-    end.
+    Each of ``count`` beams has ``branches`` continuations by one step. The step-level beam search of AlphaMath (arXiv
+    2405.03553, algorithm 2). A beam that has ended stays while its value is among the largest, and is not continued.
+    The value of a row is V behind its last token; of one that has ended, before it, since critics of states are not
+    trained behind an end.
     """
 
     policy: samples_lib.Policy
@@ -118,9 +118,9 @@ class Beams:
             best = jax.lax.top_k(value.reshape(asked, each), count)[1] + jnp.arange(asked)[:, None] * each
             return samples_lib.mapped(lambda x: x[ops.repeat(best.reshape(-1), branches)], sample)
 
-        found = jax.lax.while_loop(lambda s: jnp.any(s.finish == types.Finish.UNFINISHED), step, start)
+        last = jax.lax.while_loop(lambda s: jnp.any(s.finish == types.Finish.UNFINISHED), step, start)
         first = jnp.arange(asked * each).reshape(asked, count, branches)[:, :samples, 0].reshape(-1)
-        return samples_lib.mapped(lambda x: x[first], found)
+        return samples_lib.mapped(lambda x: x[first], last)
 
     def values(self, params: types.Tree, prompts: types.Prompts, sample: samples_lib.Sample) -> Array:
         """Return the critic's value of each row that has tokens, ``[B]``."""

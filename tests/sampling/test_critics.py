@@ -167,8 +167,8 @@ def test_a_checkpoint_is_evaluated_and_sampled_with_a_shift(tmp_path):
         loading.load(str(tmp_path), shift=1.0, critics=("value",))
     search = loading.Search(2, 2, "=", "value")
     program, params, _ = loading.load(str(tmp_path), search=search)
-    found = evaluate.evaluate(program, params, **asked | {"samples": 2})
-    assert found["samples"] == 2 and found["greedy_correct"] == plain[0]["greedy_correct"]
+    record = evaluate.evaluate(program, params, **asked | {"samples": 2})
+    assert record["samples"] == 2 and record["greedy_correct"] == plain[0]["greedy_correct"]
     assert len(sample.complete(program, params, "1+2=", samples=2)) == 2
     for changed, message in (
         ({"critic": "q"}, "--critic='q': it has logits, expected one number"),

@@ -141,21 +141,17 @@ def _searched(program: programs.Program, number: int, search: Search) -> program
     if not ids or program.tokenizer.unk in ids:
         raise ValueError(f"--delimiter={search.delimiter!r}: expected text that the run's tokenizer knows")
     beams = steered.Beams(setup.decoder, critic, search.beams, search.branches, tuple(sorted({*ids})))
+    search_to_end = functools.partial(beams.search, ends=setup.ends, length=setup.task.completion_length)
     step = dataclasses.replace(program.steps[number])
-    fixed = {"ends": setup.ends, "length": setup.task.completion_length}
-    compiled = jax.jit(beams.search, static_argnames=("samples", "config", "ends", "length"))
-    step.__dict__["generate"] = functools.partial(compiled, **fixed)
+    step.__dict__["generate"] = jax.jit(search_to_end, static_argnames=("samples", "config"))
     return _replaced(program, number, step)
 
 
 def _replaced(program: programs.Program, number: int, step: Any) -> programs.Program:
     """Return the program with another step of phase ``number``."""
     other = dataclasses.replace(program)
-    pairs = [
-        (step, step.setup) if i == number else x for i, x in enumerate(zip(program.steps, program.setups, strict=True))
-    ]
-    steps, setups = zip(*pairs, strict=True)
-    other.__dict__.update(steps=steps, setups=setups)
+    steps = tuple(step if i == number else x for i, x in enumerate(program.steps))
+    other.__dict__.update(steps=steps, setups=tuple(x.setup for x in steps))
     return other
 
 

@@ -4,7 +4,7 @@
 
     config = rljax.get_config("quickstart")
     config.task = "arithmetic(operands=2, digits=(1, 2, 3), noise=0.25)"  # three domains
-    found = mixtures.search(config, mixtures.design(3), "runs/mixture")
+    result = mixtures.search(config, mixtures.design(3), "runs/mixture")
 
 The surrogate of MoDoMoDo (arXiv 2505.24871, from memory) is quadratic in the weights. On the simplex of K weights its
 general form is Scheffe's polynomial (Experiments with Mixtures, 1958), which has K (K + 1) / 2 coefficients and no
@@ -55,7 +55,7 @@ class Found:
 
 def simplex(domains: int, parts: int) -> list[Weights]:
     """Return every mixture whose weights are multiples of 1 / parts; ValueError above a million."""
-    count = math.comb(parts + domains - 1, parts)
+    count = math.comb(parts + domains - 1, parts) if parts > 0 else 0
     if not 1 <= count <= _LARGEST:
         raise ValueError(f"{_WORD}: {domains} domains in {parts} parts are {count} mixtures: expected 1 to {_LARGEST}")
     bars = itertools.combinations(range(parts + domains - 1), domains - 1)

@@ -30,10 +30,11 @@ def test_all_mixtures_of_a_resolution():
             for numbers in itertools.product(range(parts + 1), repeat=domains)
             if sum(numbers) == parts
         }
-        found = mixtures.simplex(domains, parts)
-        assert len(found) == len(every) and {*found} == every
-    with pytest.raises(ValueError, match="expected 1 to 1000000"):
-        mixtures.simplex(12, 20)
+        given = mixtures.simplex(domains, parts)
+        assert len(given) == len(every) and {*given} == every
+    for domains, parts in ((12, 20), (2, 0), (0, 2)):
+        with pytest.raises(ValueError, match="expected 1 to 1000000"):
+            mixtures.simplex(domains, parts)
 
 
 def test_weights_that_are_no_mixture_are_refused():
@@ -57,11 +58,15 @@ def test_a_search_trains_on_the_mixture_of_the_largest_value(tmp_path):
     def searched():
         return mixtures.search(config, [(1, 0), (2, 2), (0, 1)], tmp_path, score=score, progress=False)
 
-    found = searched()
-    assert found.weights == (0.3, 0.7) and found.predicted == pytest.approx(1.0)
-    np.testing.assert_allclose(found.errors, 0.0, atol=1e-12)
+    result = searched()
+    assert result.weights == (0.3, 0.7) and result.predicted == pytest.approx(1.0)
+    np.testing.assert_allclose(result.errors, 0.0, atol=1e-12)
     record = json.loads((tmp_path / "mixtures.json").read_text())
-    assert record["chosen"] == {"weights": [0.3, 0.7], "predicted": found.predicted, "score": score(found.best.result)}
-    assert not tiny.equal(found.best.result.state.params, found.runs[0].result.state.params)
+    assert record["chosen"] == {
+        "weights": [0.3, 0.7],
+        "predicted": result.predicted,
+        "score": score(result.best.result),
+    }
+    assert not tiny.equal(result.best.result.state.params, result.runs[0].result.state.params)
     again = searched()  # nothing is left to run
-    assert tiny.equal(again.best.result.state.params, found.best.result.state.params)
+    assert tiny.equal(again.best.result.state.params, result.best.result.state.params)
