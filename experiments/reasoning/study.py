@@ -16,12 +16,14 @@ from experiments.reasoning import page, runs
 from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
-W = "W-REINFORCE 0.1"
+W, PASS = "W-REINFORCE 0.1", "pass@4 training"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
     "PSR": Arm("psr(entropy=0.0)"),
     W: Arm("w_reinforce(positive=0.1, entropy=0.0)"),
+    PASS: Arm("experiments.reasoning.pieces.pass_at_k(k=4)"),
+    "RL-ZVP": Arm("rl_zvp()"),
 }
 
 TOPICS = {
@@ -37,6 +39,26 @@ TOPICS = {
             Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched=True),
             Claim(f"At equal KL, {W} has a higher pass@1 than NSR", W, "NSR", "pass@1", matched=True),
             Claim(f"At equal KL, {W} has a higher pass@256 than GRPO", W, "GRPO", "pass@256", matched=True),
+        ),
+    ),
+    "pass_at_k": Topic(
+        ("GRPO", PASS),
+        (
+            Claim("At equal KL, k = 4 has a higher pass@4 than GRPO", PASS, "GRPO", "pass@4", matched=True),
+            Claim("At equal KL, k = 4 has a lower pass@1 than GRPO", PASS, "GRPO", "pass@1", below=True, matched=True),
+            Claim("At equal KL, k = 4 has a higher pass@64 than GRPO", PASS, "GRPO", "pass@64", matched=True),
+            Claim("At equal KL, k = 4 has a higher pass@256 than GRPO", PASS, "GRPO", "pass@256", matched=True),
+            Claim("k = 4 raises pass@1", PASS, "base", "pass@1"),
+            Claim("k = 4 ends with more entropy than GRPO", PASS, "GRPO", "entropy"),
+        ),
+    ),
+    "zero_variance": Topic(
+        ("GRPO", "RL-ZVP"),
+        (
+            Claim("RL-ZVP has a higher pass@1 than GRPO after equally many samples", "RL-ZVP", "GRPO", "pass@1"),
+            Claim("At equal KL, RL-ZVP has a higher pass@1 than GRPO", "RL-ZVP", "GRPO", "pass@1", matched=True),
+            Claim("At equal KL, RL-ZVP has a higher pass@64 than GRPO", "RL-ZVP", "GRPO", "pass@64", matched=True),
+            Claim("RL-ZVP ends with more entropy than GRPO", "RL-ZVP", "GRPO", "entropy"),
         ),
     ),
 }
