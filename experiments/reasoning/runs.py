@@ -40,11 +40,13 @@ class Arm:
       algorithm: its recipe.
       rate: learning rate.
       fields: of the config, which differ from the defaults of the study.
+      settings: of the task that it trains on, beside those of the study.
     """
 
     algorithm: str
     rate: float = 1e-4
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,8 @@ def config(arm: Arm, size: Size, variant: str) -> Any:
     """Return the config of a run of an arm, on the problems of a variant."""
     c = rljax.get_config("reasoning", variant)
     c.algorithm = arm.algorithm
+    if arm.settings:
+        c.task = f"{c.task.removesuffix(')')}, {arm.settings})"
     c.phases = ("main",)
     phase = rljax.phase(steps=size.measured[-1], optimizer=ADAM.format(arm.rate), warmup=5)
     phase.update(arm.fields)

@@ -16,7 +16,7 @@ from experiments.reasoning import page, runs
 from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
-W, PASS = "W-REINFORCE 0.1", "pass@4 training"
+W, PASS, STEPS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -24,6 +24,7 @@ ARMS = {
     W: Arm("w_reinforce(positive=0.1, entropy=0.0)"),
     PASS: Arm("experiments.reasoning.pieces.pass_at_k(k=4)"),
     "RL-ZVP": Arm("rl_zvp()"),
+    STEPS: Arm("process_grpo(kl=0.0)", settings="step_reward=1.0"),
 }
 
 TOPICS = {
@@ -50,6 +51,16 @@ TOPICS = {
             Claim("At equal KL, k = 4 has a higher pass@256 than GRPO", PASS, "GRPO", "pass@256", matched=True),
             Claim("k = 4 raises pass@1", PASS, "base", "pass@1"),
             Claim("k = 4 ends with more entropy than GRPO", PASS, "GRPO", "entropy"),
+        ),
+    ),
+    "process": Topic(
+        ("GRPO", STEPS),
+        (
+            Claim("Steps give a higher pass@1 than outcomes after equally many samples", STEPS, "GRPO", "pass@1"),
+            Claim("At equal KL, steps give a higher pass@1 than outcomes", STEPS, "GRPO", "pass@1", matched=True),
+            Claim("At equal KL, steps give a higher pass@64 than outcomes", STEPS, "GRPO", "pass@64", matched=True),
+            Claim("Steps raise pass@256", STEPS, "base", "pass@256"),
+            Claim("Completions end longer with steps than with outcomes", STEPS, "GRPO", "length"),
         ),
     ),
     "zero_variance": Topic(

@@ -156,7 +156,7 @@ EXPECTED = {
     "turn_ppo": J / S_TOKENS,  # a bandit: r - V_0
     "diffusion_ppo": contract((P * REWARD)[:, None] * 0.99 ** np.array([2.0, 1.0, 0.0])) / S_TOKENS,
     # k3 in the loss adds forward KL; k2, and k3 with the ratio, reverse KL; state by state
-    **same(Z * J - 0.04 * K3, "grpo", "rlt", "vlm_r1", "r1_sgg", "cls_rl"),
+    **same(Z * J - 0.04 * K3, "grpo", "rlt", "vlm_r1", "r1_sgg", "cls_rl", "process_grpo"),
     **same(Z * J - 1e-3 * K3, "r1_zero", "prorl", "intellect_2", "remix"),
     "simplerl_zoo": Z * J - 1e-4 * K3,
     "mgpo": Z * J - 0.01 * K3,

@@ -9,7 +9,7 @@ records, select = batch.records, batch.select
 PAID_AT_TOKENS = (
     *("clip_delta", "turn_ppo", "diffusion_ppo", "digirl", "webrl", "gated_reward", "archer"),
     *("process_reward_model", "math_shepherd"),
-    *("mars", "score", "score_initial", "ui_s1", "rlvmr", "istar", "tango"),
+    *("mars", "score", "score_initial", "ui_s1", "rlvmr", "istar", "tango", "process_grpo"),
 )
 
 # recipes whose rows have the reward of their episode

@@ -125,6 +125,8 @@ def adapted(name, rollout):
     """Return the rollout with what this recipe needs to be more than trivial."""
     if name in PAID | UNPAID:
         rollout = rollout.replace(token_reward=rollout.reward[:, None] * ops.last_token(rollout.mask) * (name in PAID))
+    if name == "process_grpo":  # a step that is right or wrong
+        rollout = rollout.replace(token_reward=(2 * rollout.reward - 1)[:, None] * ops.last_token(rollout.mask))
     if name == "vision_zero":
         rollout = rollout.replace(agent=jnp.arange(N) % 2, episode=jnp.arange(N) // 2)
     if name == "score_initial":

@@ -310,6 +310,10 @@ def test_distinct_values_and_steps_count_once_and_mix_with_the_episode():
     z = (np.array([[2, 2, 3, 0], [4, 5, 5, 5]]) - 3.5) / np.std([2, 3, 4, 5], ddof=1)
     close(get(r, adv.zscore_steps(epsilon=0.0)), z * np.asarray(r.mask))
     close(get(r.replace(turn=None, extra={"tag": r.turn}), PIECES["by_tag"]), a)
+    steps = np.array([1.0, 1, 3, 4, 2, 3])  # a step ends where a token is paid
+    z = (steps - steps.mean()) / np.std(steps, ddof=1)
+    behind = [[z[:3].sum(), z[1] + z[2], z[2], 0], [z[3:].sum(), z[4] + z[5], z[4] + z[5], z[5]]]
+    close(get(r, adv.process_supervision(epsilon=0.0)), behind)
     with pytest.raises(ValueError, match="no token_reward"):
         get(r.replace(token_reward=None), adv.zscore_steps())
     episode = np.array([[-10], [10]]) * np.asarray(r.mask)  # it sees the rows' reward alone

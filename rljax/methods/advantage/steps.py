@@ -148,6 +148,24 @@ def zscore_steps(
     return normalise.over(centred, std + epsilon)
 
 
+@define.advantage(needs=PAID | types.Needs(siblings=True))
+def process_supervision(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.Array:
+    """Add up the normalised rewards of the steps to come: A_t = sum over s >= t of (p_s - mean) / (std + epsilon).
+
+    A step ends at a trained token whose reward p_s is not 0; mean and deviation are over all steps of the group. The
+    row's reward is not read. Source: process supervision of GRPO, DeepSeekMath (arXiv 2402.03300, section 4.1.3).
+
+    Args:
+      epsilon: added to the standard deviation.
+      ddof: subtracted from the count in the variance.
+    """
+    paid = ops.given(r.token_reward, "process_supervision: the rollout has no token_reward") * r.mask
+    among, once = _on_tokens(r.group, r.mask), jnp.where(paid != 0, ops.trained_tokens(r), 0.0)
+    centred = paid - ops.segment_mean(paid, among, once)
+    step = once * normalise.over(centred, ops.segment_std(paid, among, once, ddof) + epsilon)
+    return trajectories.reward_to_go(r, 1.0, step)
+
+
 @define.constructor("advantage")
 def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Number = 1.0) -> types.RolloutTransform:
     """Add an advantage of the episode and one of its steps: A = episode A_first + step A_second.

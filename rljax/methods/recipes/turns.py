@@ -210,6 +210,20 @@ def istar(alpha: NonNegative = 1.0, low: NonNegative = 0.2, high: NonNegative = 
     )
 
 
+@recipe(task="arithmetic(step_reward=1.0)")
+def process_grpo(low: NonNegative = 0.2, high: NonNegative = 0.2, kl: NonNegative = 0.04) -> Algorithm:
+    """GRPO on rewards of steps alone: each is standardised over the group's steps, and those to come are added up.
+
+    Process supervision of GRPO, DeepSeekMath (arXiv 2402.03300, section 4.1.3), where a model judges the steps; here
+    the task does, or a piece such as ``reward.process_steps``. Differs from ``grpo`` by what is paid.
+    """
+    return compose(
+        advantage=[advantage.process_supervision()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl))],
+        reduce=reduce.mean_over_rows(),
+    )
+
+
 @recipe(task="tagged()")
 def tango(start: NonNegative = 0.5, end: NonNegative = 1e-3, steps: Count = 1000) -> Algorithm:
     """Mix the advantages of outcome and steps: (1 - alpha) A_outcome + alpha A_step, where alpha decays exponentially.

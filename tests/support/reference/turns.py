@@ -277,6 +277,17 @@ def istar(d, alpha=1.0, low=0.2, high=0.2):
     return parts.token_mean(d, clip_loss(d, mixed(d, parts.zscore(d), steps, 1.0, alpha), low, high))
 
 
+def process_grpo(d, low=0.2, high=0.2, kl=0.04):
+    """Row mean; the sum of the later steps' rewards, each less the mean of the group's steps and over their spread."""
+    paid = {i: [(t, d["token_reward"][i, t]) for t in ts if d["token_reward"][i, t] != 0] for i, ts in parts.rows(d)}
+    a = {}
+    for i, ts in parts.rows(d):
+        among = [p for j in parts.group(d, i) for _, p in paid[j]]
+        mean, spread = np.mean(among or [0.0]), parts.std(among) + 1e-6
+        a |= {(i, t): sum((p - mean) / spread for s, p in paid[i] if s >= t) for t in ts}
+    return parts.row_mean(d, clip_loss(d, a, low, high)) + parts.row_mean(d, lambda i, t: kl * parts.k3(d, i, t))
+
+
 def tango(d, alpha=0.5):
     """Token mean; (1 - alpha) of the row's z-score plus alpha of its steps', alpha being that of the first step."""
     steps = step_advantages(d, step_rewards(d), lambda i, k: d["group"][i], z=True)
