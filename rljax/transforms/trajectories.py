@@ -106,30 +106,36 @@ def correct(rollout: types.Rollout) -> Array:
     return unjudged | (rollout.outcome == types.Outcome.CORRECT)
 
 
-def prefix_mean(rollout: types.Rollout, x: Array) -> Array:
-    """Return the mean of a number over the rows of a group that begin alike.
+def prefixes(rollout: types.Rollout, x: Array) -> tuple[Array, Array]:
+    """Return the mean of a number over the rows of a group that begin alike, and how many they are.
 
     Args:
       rollout: the rows, with ``action``; invalid ones do not count.
       x: ``[B]``, a number of each row.
 
     Returns:
-      ``[B, T]``: at a token, the mean over the rows that have the same tokens up to it, tool output among them.
-      After the last trained token it stays as it was.
+      ``[B, T]`` each: at a token, of the rows that have the same tokens up to it, tool output among them. After the
+      last trained token they stay as they were.
+
+    Raises:
+      ValueError: the rollout has no tokens.
     """
     if rollout.action is None:
-        raise ValueError("prefix_mean: the rollout has no action")
+        raise ValueError("prefixes: the rollout has no action")
     token = rollout.action.token
     runs, valid = jnp.cumsum(rollout.mask[:, ::-1], axis=1)[:, ::-1] > 0, ops.valid_rows(rollout)
 
-    def step(carry: tuple[Array, Array], column: tuple[Array, Array]):
-        (ids, mean), (t, inside) = carry, column
+    def step(carry: tuple[Array, ...], column: tuple[Array, Array]):
+        (ids, mean, count), (t, inside) = carry, column
         ids = ops.dense(ids, jnp.where(inside, 1, 0), jnp.where(inside, t, 0))
         mean = jnp.where(inside, ops.segment_mean(x, ids, valid), mean)
-        return (ids, mean), mean
+        count = jnp.where(inside, ops.segment_total(valid, ids), count)
+        return (ids, mean, count), (mean, count)
 
-    start = ops.dense(rollout.group), ops.segment_mean(x, rollout.group, valid)
-    return jax.lax.scan(step, start, (token.T, runs.T))[1].T
+    group = rollout.group
+    start = ops.dense(group), ops.segment_mean(x, group, valid), ops.segment_total(valid, group)
+    mean, count = jax.lax.scan(step, start, (token.T, runs.T))[1]
+    return mean.T, count.T
 
 
 def once(rollout: types.Rollout, weight: Array | None = None) -> Array:

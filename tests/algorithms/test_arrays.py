@@ -102,7 +102,7 @@ def test_a_key_decides_what_is_drawn():
         ({"ref_logp": np.zeros((4, 2))}, r"ref_logp has shape \(4, 2\): expected \(4, 3\)"),
         ({"valid": np.zeros((4, 3))}, r"valid has shape \(4, 3\): expected \(4,\)"),
         ({"parts": {"format": [1, 2]}}, r"parts\['format'\] has shape \(2,\): expected \(4,\)"),
-        ({"extra": {"node": np.zeros((3, 3))}}, r"extra\['node'\] has shape \(3, 3\): expected \(4, 3\)"),
+        ({"extra": {"segment": np.zeros((3, 3))}}, r"extra\['segment'\] has shape \(3, 3\): expected \(4, 3\)"),
         ({"ref_logprob": np.zeros((4, 3))}, r"unknown field 'ref_logprob'\. Did you mean 'ref_logp'"),
     ],
 )
@@ -115,7 +115,7 @@ def test_what_a_recipe_reads_and_the_rollout_lacks_is_named():
     scores = rljax.Scores(logp=jnp.zeros((4, 3)))
     for call, message in (
         ("remax()", "the rollout has no part 'greedy_reward'; it has none"),
-        ("attn_rl()", "the rollout has no extra 'node'; it has none"),
+        ("brpo_budget()", "the rollout has no extra 'cut_reward'; it has none"),
         ("aipo()", "anchor='behaviour', but the rollout has no such log-prob"),
         ("grpo()", "penalty: the rollout has no ref_logp"),
         ("gropo()", r"algorithm: unknown name 'gropo'\. Did you mean 'grpo'"),

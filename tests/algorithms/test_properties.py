@@ -181,7 +181,6 @@ def test_groups_in_one_batch_do_not_see_each_other(part):
     group = np.arange(B) // 4
     batches = [batch.arrays(seed, "mars") for seed in (0, 1)]
     for d in batches:
-        d["extra"]["node"] += 10 * (group - d["group"])[:, None]
         d["group"] = group
 
     def exchanged(one, other):
@@ -204,7 +203,6 @@ def on_devices(names):
     """Return the gradients of recipes on one device and with the rows over eight."""
     twice = [batch.arrays(seed, "mars") for seed in (0, 1)]
     twice[1] |= {"group": twice[1]["group"] + 20, "episode": twice[1]["episode"] + 20}
-    twice[1]["extra"]["node"] = twice[1]["extra"]["node"] + 500
     records = batch.records(jax.tree.map(lambda *x: np.concatenate(x), *twice))
     mesh = sharding.make_mesh({"data": 2, "fsdp": 4})
 

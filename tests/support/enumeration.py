@@ -85,7 +85,7 @@ def arrays(reward=REWARD, mask=FULL, live=LOGP):
     )
     parts |= {"beats_reference": 2 * r - 1, "answer": 1 - r, "solver_success": 0.75 - 0.5 * r, "next_value": 0.3 * r}
     parts |= {"drift": 0 * rows, "rate": rows}
-    extra = {"node": np.arange(N)[:, None] + np.zeros((1, 3), int), "tag": np.zeros((N, 3), int)}
+    extra = {"tag": np.zeros((N, 3), int)}
     extra |= {"segment": np.zeros((N, 3), int), "cut_reward": r[:, None], "used": 0 * tokens, "probe_logp": logp}
     extra |= {"reference_answer": tokens * [0, 0, 1], "match": tokens, "token_score": tokens}
     extra |= {"previous_logp": logp}

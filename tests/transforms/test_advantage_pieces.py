@@ -290,12 +290,16 @@ def test_trees():
     rise = get(r, adv.prefix_tree()) - get(r, CENTRE)
     close(rise, [[0, 1 / 6, 0.5], [0, 1 / 6, -0.5], [0, -1 / 3, 0]])
     close(rise.sum(axis=1), row(r, CENTRE))  # each row ends alone
-    leaf = ones([1, 0, 0], extra={"node": [[1], [2], [3]]})
-    close(get(leaf, adv.branch_tree()), 2 * get(leaf, CENTRE))
-    node = [[1, 1, 2], [1, 1, 3], [4, 4, 4], [4, 4, 4]]
-    r = ones([1, 0, 0, 0], width=3, extra={"node": node}, valid=[1.0, 1, 1, 0])
+    close(
+        get(r.replace(action=types.Action(token=array(np.arange(9).reshape(3, 3)))), adv.branch_tree()),
+        2 * get(r, CENTRE),
+    )
+    token = [[1, 1, 2], [1, 1, 3], [4, 4, 4], [4, 4, 4]]
+    r = ones([1, 0, 0, 0], width=3, action=types.Action(token=array(token)), valid=[1.0, 1, 1, 0])
     top = (2 * 0.5 - 1 / 3 - 1 / 3) / np.sqrt(2)
     close(get(r, adv.branch_tree()), [[top, top, 2 - 1 / 3 - 0.5], [top, top, -1 / 3 - 0.5], [-2 / 3] * 3, [0] * 3])
+    shared = r.replace(action=types.Action(token=array([[1, 1, 2], [1, 1, 3], [1, 4, 4], [1, 4, 4]])))
+    close(get(shared, adv.branch_tree())[:, 0], [0] * 4)  # all rows pass through the root
 
 
 @pytest.mark.full

@@ -126,8 +126,6 @@ def _parts(r: np.random.Generator) -> Arrays:
 
 def _extra(r: np.random.Generator, d: Arrays) -> Arrays:
     return {
-        "node": np.array([[0, 0, 1, 1, 3, 3], [0, 0, 1, 1, 4, 4], [0, 0, 2, 2, 2, 2]] * 4)
-        + 10 * d["group"][:, None],  # rows of a group with the same prefix share a node
         "segment": np.array([[0, 0, 1, 1, 2, 2]] * B),
         "cut_reward": (r.random((B, SEGMENTS)) < 0.5).astype(np.float64),  # after each of three budgets
         "used": (r.random((B, T)) < 0.3).astype(np.float64),

@@ -50,11 +50,6 @@ def turn_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0) -> tuple
     return spread(advantage), spread(advantage + value)
 
 
-def _text(mask):
-    """Return [B, T], whether the token stands at or before the row's last trained one; tool output counts."""
-    return jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] > 0
-
-
 @define.advantage(needs=normalise.SIBLINGS)
 def prefix_tree(r) -> types.Array:
     """Add temporal differences on the tree of the group's shared prefixes: A_t = r - mean + V(s_{t+1}) - V(s_t).
@@ -62,36 +57,30 @@ def prefix_tree(r) -> types.Array:
     V(s) is the mean reward of the group's rows that begin with the tokens s, tool output among them. Source: TEMPO
     (2025), which then divides by the group's std. Along a row that ends alone the differences sum to r - mean.
     """
-    if r.action is None:
-        raise ValueError("prefix_tree: the rollout has no action")
     reward = ops.row_reward(r)
     root = ops.segment_mean(reward, r.group, ops.valid_rows(r))[:, None]
-    value = trajectories.prefix_mean(r, reward)
+    value, _ = trajectories.prefixes(r, reward)
     return reward[:, None] - root + (value - jnp.concatenate([root, value[:, :-1]], axis=1))
 
 
-@define.advantage(needs=define.reads(extra=("node",), siblings=True))
+@define.advantage(needs=normalise.SIBLINGS)
 def branch_tree(r) -> types.Array:
-    """Credit a node of a branching rollout by its rise: A = (V - V_root + V - V_parent) / sqrt(leaves).
+    """Credit a node of the tree of shared prefixes by its rise: A = (V - V_root + V - V_parent) / sqrt(leaves).
 
-    V is the mean reward of the rows through a node, leaves their number, V_root the group's mean. extra["node"] [B, T]
-    holds ids, the same in all rows of a node and in no other group; the parent is the node before it in the row, or
-    the root. Source: AttnRL (2025). Differs from ``prefix_tree`` by nodes that the sampler names.
+    A node is a run of tokens that the same rows of the group begin with: its leaves, whose mean reward is V. V_root is
+    the group's mean; the parent is the node before it, or the root. Source: TreeRL (arXiv 2506.11902), AttnRL (arXiv
+    2509.26628). A source such as ``cure`` makes groups that branch; rows that begin alike by chance share nodes too.
     """
-    node, reward, valid = ops.extra(r, "node"), ops.row_reward(r), ops.valid_rows(r)
-    runs = _text(r.mask)
-    once = ops.segment_first(credit.distinct_ids(node), jnp.where(runs, valid[:, None], 0.0))
-    value = ops.segment_mean(reward[:, None] * jnp.ones_like(r.mask), node, once)
-    leaves = jnp.maximum(ops.segment_total(once, node), 1.0)
-    root = ops.segment_mean(reward, r.group, valid)
+    reward = ops.row_reward(r)
+    (value, leaves), root = trajectories.prefixes(r, reward), ops.segment_mean(reward, r.group, ops.valid_rows(r))
 
     def step(carry, column):
         (here, at, parent), (n, v) = carry, column
         parent = jnp.where(n != here, at, parent)
         return (n, v, parent), parent
 
-    _, parent = jax.lax.scan(step, (node[:, 0], root, root), (node.T, value.T))
-    return (2.0 * value - root[:, None] - parent.T) / jnp.sqrt(leaves)
+    _, parent = jax.lax.scan(step, (leaves[:, 0], root, root), (leaves.T, value.T))
+    return (2.0 * value - root[:, None] - parent.T) / jnp.sqrt(jnp.maximum(leaves, 1.0))
 
 
 def _on_tokens(ids, mask):
@@ -148,7 +137,7 @@ def zscore_steps(
     return normalise.over(centred, std + epsilon)
 
 
-@define.advantage(needs=PAID | types.Needs(siblings=True))
+@define.advantage(needs=PAID | normalise.SIBLINGS)
 def process_supervision(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.Array:
     """Add up the normalised rewards of the steps to come: A_t = sum over s >= t of (p_s - mean) / (std + epsilon).
 
@@ -192,7 +181,7 @@ def mix(first: Piece, second: Piece, episode: types.Number = 1.0, step: types.Nu
     return dataclasses.replace(transforms.chain(first, second), apply=apply)
 
 
-@define.advantage(needs=types.Needs(siblings=True))
+@define.advantage(needs=normalise.SIBLINGS)
 def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
     """Add two leave-one-out advantages: of the row's reward, and of its tokens' rewards p.
 

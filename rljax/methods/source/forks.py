@@ -15,46 +15,52 @@ Array = types.Array
 
 
 @define.source
-def cure(share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Count = 20) -> types.Source:
-    """Cut rows before a token of high entropy and sample continuations into the same group.
+def cure(
+    share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Count = 20, forks: types.Count = 1
+) -> types.Source:
+    """Cut rows before tokens of high entropy and sample continuations into the same group.
 
-    The first share * samples rows of a group are cut once each, at a token drawn among the ``top`` of highest entropy;
-    ``branches`` continuations of each take the places of other rows, which are sampled and not used. CURE (arXiv
-    2508.11016, stage 1): 4 rows cut and 3 branches of each make groups of 16. Tokens that end a row are never drawn;
-    the release leaves out tokens of one character too.
+    The first share * samples rows of a group are cut at ``forks`` tokens each, drawn without replacement among the
+    ``top`` of highest entropy; ``branches`` continuations of each cut take the places of other rows, which are sampled
+    and not used. CURE (arXiv 2508.11016, stage 1): 4 rows cut and 3 branches of each make groups of 16. TreeRL (arXiv
+    2506.11902): 6 rows, their 2 tokens of highest entropy (``top`` 2) and 2 branches of each make groups of 30. Tokens
+    that end a row are never drawn; CURE's release leaves out tokens of one character too.
 
     Args:
       share: of a group's rows that are cut; times the samples of a prompt, a whole number.
-      branches: continuations of each.
+      branches: continuations of each cut.
       top: tokens of a row that may be drawn.
+      forks: cuts of a row, at most ``top``.
 
     Raises:
-      ValueError: rows and branches are more than the group.
+      ValueError: rows and branches are more than the group, or cuts than the tokens that may be drawn.
     """
-    if share * (1 + branches) > 1 + 1e-6:
+    if forks > top:
+        raise ValueError(f"cure: forks={forks} cuts are more than the tokens that may be drawn, top={top}")
+    if share * (1 + forks * branches) > 1 + 1e-6:
         raise ValueError(
-            f"cure: share={share} of a group and branches={branches} of each are {share * (1 + branches):g} times the "
-            f"group; share may be at most {1 / (1 + branches):g}"
+            f"cure: share={share} of a group, forks={forks} and branches={branches} of each are "
+            f"{share * (1 + forks * branches):g} times the group; share may be at most {1 / (1 + forks * branches):g}"
         )
 
     def rows_cut(rollout: types.Rollout) -> Array:
         return jnp.maximum(jnp.floor(share * groups.size(rollout) + 1e-3), 1).astype(jnp.int32)
 
     def edit(pool, problems, rollout, solutions, count, key):
-        length = _length(rollout)
         place, candidates = entropy_places(rollout, top)
-        drawn = jnp.floor(_uniform(key, length.size) * candidates).astype(jnp.int32)
-        at = jnp.take_along_axis(place, jnp.minimum(drawn, top - 1)[:, None], axis=1)[:, 0]
         chosen = (groups.sample(rollout) < rows_cut(rollout)) & (candidates > 0)
-        row = jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)
-        return _continued(rollout, row, chosen[row], at[row])
+        number = jnp.arange(count)
+        row, fork = jnp.argsort(~chosen, stable=True)[number // forks].astype(jnp.int32), number % forks
+        drawn = jnp.where(jnp.arange(top)[None, :] < candidates[:, None], _uniform(key, candidates.size, top), jnp.inf)
+        at = jnp.take_along_axis(place, jnp.argsort(drawn, axis=1), axis=1)[row, fork]
+        return _continued(rollout, row, chosen[row] & (fork < candidates[row]), at)
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        sample = groups.sample(first)
-        start = jnp.arange(sample.size, dtype=jnp.int32) - sample + rows_cut(first) + sample * branches
-        return groups.replaced(first, second, edit, start[edit.row, None])
+        sample, number = groups.sample(first), jnp.arange(edit.row.size, dtype=jnp.int32)
+        start = jnp.arange(sample.size, dtype=jnp.int32) - sample + rows_cut(first) + sample * forks * branches
+        return groups.replaced(first, second, edit, (start[edit.row] + number % forks * branches)[:, None])
 
-    return types.Source(again=types.Again(edit=edit, merge=merge, share=share, by="row", samples=branches))
+    return types.Source(again=types.Again(edit=edit, merge=merge, share=share * forks, by="row", samples=branches))
 
 
 @define.source
@@ -255,8 +261,8 @@ def _kept(rollout: types.Rollout, row: Array, share: Array) -> Array:
     return jnp.round(share * (_length(rollout)[row] - 1)).astype(jnp.int32)
 
 
-def _uniform(key: types.Key, count: int) -> Array:
-    return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(jnp.arange(count))
+def _uniform(key: types.Key, count: int, *shape: int) -> Array:
+    return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), shape))(jnp.arange(count))
 
 
 def _continued(rollout: types.Rollout, row: Array, used: Array, length: Array) -> types.Edit:

@@ -86,5 +86,5 @@ def continuations(r, threshold: types.Fraction = 0.0) -> types.Array:
     Args:
       threshold: the share of right continuations that a right step exceeds.
     """
-    share = trajectories.prefix_mean(r, trajectories.correct(r).astype(r.mask.dtype))
+    share = trajectories.prefixes(r, trajectories.correct(r).astype(r.mask.dtype))[0]
     return jnp.where(_ends(r), jnp.where(share > threshold, r.mask, -r.mask), 0.0)

@@ -278,31 +278,31 @@ def ends(d):
     return {i: max(ts) + 1 if ts else 0 for i, ts in parts.rows(d)}
 
 
+def leaves(d, i, n, end):
+    """Return the rows of i's group that begin with the first n tokens of row i, tool output among them."""
+    same = [j for j in parts.group(d, i) if end[j] >= n]
+    return [j for j in same if all(d["token"][j, :n] == d["token"][i, :n])]
+
+
 def tempo(d, epsilon=1e-6):
-    """V of a state is the mean reward of the group's rows that begin with its tokens, tool output among them."""
-    token, a, end = d["token"], {}, ends(d)
+    """V of a state is the mean reward of its leaves."""
+    a, end = {}, ends(d)
     for i, ts in parts.rows(d):
-        g = parts.group(d, i)
-
-        def worth(n, i=i, g=g):
-            return np.mean([d["reward"][j] for j in g if end[j] >= n and all(token[j, :n] == token[i, :n])])
-
+        value = [np.mean([d["reward"][j] for j in leaves(d, i, n, end)]) for n in range(end[i] + 1)]
         for t in ts:
-            rise = worth(t + 1) - worth(t)
+            rise = value[t + 1] - value[t]
             a[i, t] = (d["reward"][i] - np.mean(rewards(d, i)) + rise) / (parts.std(rewards(d, i)) + epsilon)
     return parts.row_mean(d, clip_loss(d, a))
 
 
 def attn_rl(d):
-    """A node's leaves are the group's rows that pass through it; the root is above all of them."""
-    a, node = {}, {i: list(d["extra"]["node"][i, :end]) for i, end in ends(d).items()}
+    """A node is the tokens with the same leaves; the parent is the last node before it, or the root."""
+    a, end = {}, ends(d)
     for i, ts in parts.rows(d):
-        g = parts.group(d, i)
-        root = np.mean(rewards(d, i))
+        node = [leaves(d, i, n + 1, end) for n in range(end[i])]
         for t in ts:
-            leaves = [d["reward"][j] for j in g if node[i][t] in node[j]]
-            above = [n for n in node[i][:t] if n != node[i][t]]
-            parent = np.mean([d["reward"][j] for j in g if above[-1] in node[j]]) if above else root
-            v = np.mean(leaves)
-            a[i, t] = (v - root + v - parent) / math.sqrt(len(leaves))
+            above = [x for x in node[:t] if x != node[t]]
+            root = parts.group(d, i)
+            v, above, top = (np.mean([d["reward"][j] for j in x]) for x in (node[t], [root, *above][-1], root))
+            a[i, t] = (v - top + v - above) / math.sqrt(len(node[t]))
     return parts.token_mean(d, clip_loss(d, a))

@@ -207,8 +207,16 @@ def test_cure_continues_before_a_token_of_high_entropy_into_the_same_group():
     merged = merge(piece, rows, second_of(edit, 3, rewards), edit)
     np.testing.assert_allclose(merged.reward, [0, 0, *rewards[:6], 0, 0, *rewards[6:]], rtol=1e-6)
     np.testing.assert_array_equal(merged.extra["pass"], [0, 0, 1, 1, 1, 1, 1, 1] * 2)
-    with pytest.raises(ValueError, match=r"cure: share=0.5 of a group and branches=3 .* at most 0.25"):
+    piece = source.cure(share=0.25, branches=1, top=2, forks=2)
+    edit = edits(piece, rows, count=8)(jax.random.key(0))
+    np.testing.assert_array_equal(edit.row, np.repeat([0, 1, 8, 9], 2))
+    np.testing.assert_array_equal(np.sort(edit.head.length.reshape(4, 2)), np.sort(best[[0, 1, 8, 9], :2]))
+    merged = merge(piece, rows, second_of(edit, 1, rewards[:8]), edit)
+    np.testing.assert_allclose(merged.reward, [0, 0, *rewards[:4], 0, 0, 0, 0, *rewards[4:8], 0, 0], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"cure: share=0.5 of a group, forks=1 and branches=3 .* at most 0.25"):
         source.cure(0.5, 3)
+    with pytest.raises(ValueError, match=r"cure: forks=3 cuts are more than .* top=2"):
+        source.cure(0.1, 1, top=2, forks=3)
 
 
 def test_a_retry_continues_each_row_of_a_failed_group_in_its_place():
