@@ -335,6 +335,7 @@ def test_splits_share_no_combination(case):
         assert (len(sets[0]), len(sets[1])) == (space - round(0.2 * space), round(0.2 * space))
 
 
+@pytest.mark.full
 def test_splits_share_no_maze():
     """All mazes of 4 by 4 cells with their mirror images: 512 combinations, 4 images, none in both splits."""
     task, sets = environments.lookup("labyrinth")(length=1), []

@@ -74,7 +74,7 @@ def described(shown):
 CASES = {"one": {"shapes": 1, "forms": 5}, "two": {}, "three": {"shapes": 3, "colours": 6, "pixels": 40, "places": 8}}
 
 
-@pytest.mark.default_tier("two-train")
+@pytest.mark.full
 @pytest.mark.parametrize(("case", "split"), [("one", "heldout"), ("two", "train"), ("three", "heldout")])
 def test_twin_picture_and_demonstration_agree(case, split):
     task, twin, index = make(**CASES[case]), make(**CASES[case], twin=True), np.arange(48, dtype=np.int32) * 7
@@ -90,7 +90,7 @@ def test_twin_picture_and_demonstration_agree(case, split):
     assert all(len({part[2:4] for part in written.split(",")}) == task.rules.shapes for written in answers)
 
 
-@pytest.mark.default_tier("two")
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_splits_share_no_list_of_colours_and_forms(case):
     task, kinds = make(**CASES[case]), []

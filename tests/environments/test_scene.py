@@ -115,6 +115,7 @@ def test_the_parts_of_a_graph_against_plain_python(objects):
     assert 50 < correct.sum() < 350
 
 
+@pytest.mark.full
 def test_demonstrations_are_wrong_where_they_have_mistakes():
     task = drawn_tasks.make("scene", slip=0.2, noise=0.2)
     index = np.arange(64, dtype=np.int32)

@@ -40,7 +40,8 @@ def expected(out, prompts, temperature):
     return z - np.log(np.exp(z).sum(axis=2, keepdims=True))
 
 
-@pytest.mark.parametrize("compact", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("compact", [0, 2])
 def test_the_distribution_drawn_from_is_the_policys_shifted_by_the_least_q(compact):
     prompts = prompts_of(*TEXTS, width=5)
     model = critics_lib.Shifted(NETWORKS, BETA)

@@ -33,7 +33,8 @@ def test_a_page_shows_addresses_of_pictures_only():
         assert images.shown([{"pictures": [address]}]) == "" and images.shown([{}]) == ""
 
 
-@pytest.mark.parametrize("ask", [pytest.param("click", marks=pytest.mark.full), "box"])
+@pytest.mark.full
+@pytest.mark.parametrize("ask", ["click", "box"])
 def test_places_of_completions_and_the_box_asked(ask):
     """The twin writes the box; the rows are its demonstrations, most of them wrong, and texts that are not in form."""
     settings = {"ask": ask, "noise": 0.3, "buttons": (2, 4)}
