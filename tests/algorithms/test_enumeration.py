@@ -99,7 +99,7 @@ def hnpg():
 
 EXPECTED = {
     # A = r - b with b constant, or of the other row alone: E A(1, .) - E A(0, .) = 1
-    **same(J, "reinforce", "rloo", "remax", "filtered_cloning", "score_initial", "digirl", "prime"),
+    **same(J, "reinforce", "rloo", "remax", "filtered_cloning", "score_initial", "digirl", "prime", "vine_ppo"),
     # A = r - mean = (r1 - r2) / 2
     **same(J / 2, "dr_grpo", "opo", "otb", "brpo_budget", "reinforce_ada", "luffy", "rl_plus", "relift", "gui_g1"),
     **same(J / 2, "critique_grpo", "direct_reward_optimisation", "prime_rl", "prime_rl_length"),

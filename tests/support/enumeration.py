@@ -113,6 +113,7 @@ CALLS |= {
     "oreal": {"kl": 0.0},
     "pass_at_k": {"k": 1},
     "ppo": {"kl": 0.0},
+    "vine_ppo": {"kl": 0.0},
     "twin_critics": {"kl": 0.0},
 }
 CALLS |= {"rlccf": {"models": 1}, "spo": {"prompts": 729}, "clip_cov": {"bounds": (100.0, 200.0)}}  # nothing inside
@@ -127,6 +128,9 @@ def adapted(name, rollout):
         rollout = rollout.replace(token_reward=rollout.reward[:, None] * ops.last_token(rollout.mask) * (name in PAID))
     if name == "process_grpo":  # a step that is right or wrong
         rollout = rollout.replace(token_reward=(2 * rollout.reward - 1)[:, None] * ops.last_token(rollout.mask))
+    if name == "vine_ppo":  # true values of the states before the second and the third token
+        cuts = {"cut_reward": rollout.value[:, 1:], "segment": jnp.broadcast_to(jnp.arange(3)[None], (N, 3))}
+        rollout = rollout.replace(extra={**rollout.extra, **cuts})
     if name == "vision_zero":
         rollout = rollout.replace(agent=jnp.arange(N) % 2, episode=jnp.arange(N) // 2)
     if name == "score_initial":

@@ -192,16 +192,29 @@ def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
       gamma: discount of a token.
     """
     paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
+    base = _others(r, ops.row_mean(paid, r.mask)[:, 0])[:, None]
+    return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (r.reward - _others(r, r.reward))[:, None]
+
+
+@define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
+def segment_rise(r) -> types.Array:
+    """Credit a segment with the rise of the success rate: A_t = V_{j+1} - V_j in segment j.
+
+    V_j is the mean reward of continuations from where segment j begins, extra["cut_reward"] [B, S] for j of 1 .. S; V_0
+    that of the group's other rows, V_{S+1} the row's reward. extra["segment"] [B, T] holds j. They add up to the
+    leave-one-out advantage. Source: VinePPO (arXiv 2410.01679), whose V_0 is of continuations too.
+    """
+    cut, segment, reward = ops.extra(r, "cut_reward"), ops.extra(r, "segment"), ops.reward(r)[:, None]
+    value = jnp.concatenate([_others(r, reward[:, 0])[:, None], cut, reward], axis=1)
+    return jnp.take_along_axis(jnp.diff(value, axis=1), segment, axis=1)
+
+
+def _others(r: types.Rollout, x: types.Array) -> types.Array:
+    """Return the mean of a number ``[B]`` over the group's other rows; the row's own number if there are none."""
     counts = ops.valid_rows(r)
-
-    def others(x):
-        x = jnp.where(counts > 0, x, 0.0)
-        number = ops.segment_total(counts, r.group) - counts
-        mean = (ops.segment_total(x, r.group) - x) / jnp.maximum(number, 1.0)
-        return jnp.where(number > 0, mean, x)
-
-    process = trajectories.reward_to_go(r, gamma, (paid - others(ops.row_mean(paid, r.mask)[:, 0])[:, None]) * r.mask)
-    return process + (ops.reward(r) - others(ops.reward(r)))[:, None]
+    x = jnp.where(counts > 0, x, 0.0)
+    number = ops.segment_total(counts, r.group) - counts
+    return jnp.where(number > 0, (ops.segment_total(x, r.group) - x) / jnp.maximum(number, 1.0), x)
 
 
 @define.constructor("advantage")

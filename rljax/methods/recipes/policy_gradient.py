@@ -3,7 +3,7 @@
 from typing import Literal
 
 from rljax.algorithms.base import compose, recipe, when
-from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, reward, surrogate, weight
+from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, reward, source, surrogate, weight
 from rljax.types import Algorithm, Count, Fraction, NonNegative, Number, Positive
 
 
@@ -272,6 +272,33 @@ def tempo(low: NonNegative = 0.2, high: NonNegative = 0.2, epsilon: NonNegative 
         advantage=[advantage.prefix_tree(), advantage.scale_by_group(epsilon)],
         loss=[ratio.token(), surrogate.clip(low, high)],
         reduce=reduce.mean_over_rows(),
+    )
+
+
+@recipe
+def vine_ppo(
+    cuts: Count = 4,
+    samples: Count = 9,
+    delimiter: str = "",
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
+    kl: NonNegative = 1e-4,
+) -> Algorithm:
+    """PPO whose values are Monte Carlo estimates: continuations of every row from the states where it is cut.
+
+    VinePPO (arXiv 2410.01679), which cuts at each step of the reasoning and has ``samples`` 9. Differs from ``ppo`` by
+    what stands for the critic, and from ``rloo`` by the credit within a row.
+
+    Args:
+      cuts: places at which a row is cut.
+      samples: continuations from each.
+      delimiter: text of the token that ends a step, behind which rows are cut; empty: rows are cut evenly.
+    """
+    return compose(
+        source=source.vine(cuts, samples, delimiter),
+        advantage=[advantage.segment_rise()],
+        loss=[ratio.token(), surrogate.clip(low, high), *when(kl, penalty.kl("k3", kl))],
+        reduce=reduce.mean_over_tokens(),
     )
 
 

@@ -196,6 +196,50 @@ def anytime(
 
 
 @define.source
+def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "") -> types.Source:
+    """Estimate the success rate at states within every row by continuations from there, which are not trained.
+
+    A row of S steps before its last is cut behind step floor(j (S + 1) / (cuts + 1)) for j of 1 .. cuts: behind every
+    step if S = cuts, and more than once behind some if S is less. Writes extra["cut_reward"] ``[B, cuts]``, the mean
+    reward of the continuations of each cut, and extra["segment"] ``[B, T]``, the cuts before a token, for
+    ``advantage.segment_rise``. Source: VinePPO (arXiv 2410.01679).
+
+    Args:
+      cuts: places at which a row is cut.
+      samples: continuations from each: cuts * samples rows are sampled for each that is trained.
+      delimiter: text of the token that ends a step; empty: every token is a step.
+
+    Raises:
+      ValueError: the delimiter is not one token.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        ids, token = problems.encode(delimiter), rollout.action.token
+        if delimiter and len(ids) != 1:
+            raise ValueError(f"vine: delimiter={delimiter!r}: expected text of one token, it has {len(ids)}")
+        ends = token == ids[0] if delimiter else jnp.ones_like(token, bool)
+        ends &= jnp.arange(token.shape[1])[None, :] < _length(rollout)[:, None] - 1
+        done = jnp.cumsum(ends, axis=1, dtype=jnp.int32)
+        step = jnp.arange(1, cuts + 1)[None, :] * (done[:, -1:] + 1) // (cuts + 1)
+        at = jnp.sum(done[:, :, None] < step[:, None, :], axis=1, dtype=jnp.int32) + (step > 0)
+        row = jnp.repeat(jnp.arange(len(token), dtype=jnp.int32), cuts)
+        return _continued(rollout, row, jnp.ones_like(row, bool), at.reshape(-1))
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        rows, width = first.mask.shape
+        reward, valid = (x.reshape(rows, cuts, samples) for x in (second.reward, ops.valid_rows(second)))
+        known = jnp.sum(valid, axis=2)
+        mean = jnp.sum(jnp.where(valid > 0, reward, 0.0), axis=2) / jnp.maximum(known, 1.0)
+        value = jnp.where(known > 0, mean, first.reward[:, None])
+        at = edit.head.length.reshape(rows, cuts, 1)
+        segment = jnp.sum(at <= jnp.arange(width)[None, None, :], axis=1, dtype=jnp.int32)
+        return extras.put(first, {"cut_reward": value, "segment": segment})
+
+    again = types.Again(edit=edit, merge=merge, share=float(cuts), by="row", samples=samples)
+    return types.Source(again=again, supplies=frozenset({"cut_reward", "segment"}))
+
+
+@define.source
 def expert_rewrite(
     before: str = "", after: str = "", room: types.Count = 64, prompts: types.Fraction = 0.5
 ) -> types.Source:

@@ -278,6 +278,17 @@ def ends(d):
     return {i: max(ts) + 1 if ts else 0 for i, ts in parts.rows(d)}
 
 
+def vine_ppo(d, kl=1e-4):
+    """A segment's credit is the rise from its value to the next one's: others' mean, cuts, own reward; token mean."""
+    a = {}
+    for i, ts in parts.rows(d):
+        others = [d["reward"][j] for j in parts.group(d, i) if j != i] or [d["reward"][i]]
+        value = [np.mean(others), *d["extra"]["cut_reward"][i], d["reward"][i]]
+        a |= {(i, t): value[s + 1] - value[s] for t in ts for s in [int(d["extra"]["segment"][i, t])]}
+    term = clip_loss(d, a)
+    return parts.token_mean(d, lambda i, t: term(i, t) + kl * parts.k3(d, i, t))
+
+
 def leaves(d, i, n, end):
     """Return the rows of i's group that begin with the first n tokens of row i, tool output among them."""
     same = [j for j in parts.group(d, i) if end[j] >= n]

@@ -273,6 +273,32 @@ def test_budgets_cut_thoughts_and_credit_what_comes_before():
         edited(source.anytime(cuts=1, room=12), rows, count=2)
 
 
+def test_continuations_from_where_a_row_is_cut_credit_its_segments():
+    token = np.array([[7, 2, 7, 2, 7, 2, 9, 0], [7, 7, 2, 9, 0, 0, 0, 0], [7, 9, 0, 0, 0, 0, 0, 0]])
+    rows = batch([1, 0, 1], samples=3, length=[7, 4, 2])
+    rows = rows.replace(action=rows.action.replace(token=jnp.asarray(token, jnp.int32)))
+    piece = source.vine(cuts=3, samples=2)
+    edit = edited(piece, rows, count=9)
+    np.testing.assert_array_equal(edit.row, np.repeat([0, 1, 2], 3))
+    np.testing.assert_array_equal(edit.head.length.reshape(3, 3), [[1, 3, 5], [1, 2, 3], [0, 1, 1]])
+    behind = edited(source.vine(cuts=3, samples=2, delimiter="h"), rows, count=9)
+    np.testing.assert_array_equal(behind.head.length.reshape(3, 3), [[1, 3, 5], [0, 1, 2], [0, 1, 1]])
+    with pytest.raises(ValueError, match="vine: delimiter='hi': expected text of one token"):
+        edited(source.vine(cuts=3, samples=2, delimiter="hi"), rows, count=9)
+    rewards = np.arange(18) / 10
+    merged = merge(piece, rows, second_of(edit, 2, rewards), edit)
+    value = rewards.reshape(3, 3, 2).mean(axis=2)
+    np.testing.assert_allclose(merged.extra["cut_reward"], value, rtol=1e-6)
+    np.testing.assert_array_equal(
+        merged.extra["segment"][:, :6], [[0, 1, 1, 2, 2, 3], [0, 1, 2, 3, 3, 3], [1] + [3] * 5]
+    )
+    for name in ("reward", "mask", "valid"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(rows, name))
+    got = jax.jit(lambda r: rljax.transform("vine_ppo(cuts=3)", r).advantage)(merged)
+    np.testing.assert_allclose(got[0, :6], np.diff([0.5, *value[0], 1])[[0, 1, 1, 2, 2, 3]], rtol=1e-5)
+    np.testing.assert_allclose(got[2, :2], [value[2, 1] - value[2, 0], 1 - value[2, 2]], rtol=1e-5)
+
+
 @pytest.mark.full
 def test_budgets_may_be_weighed_and_the_last_summary_trained():
     piece = source.anytime(cuts=2, summaries=2, room=4, text="ba", train_summary=True)
