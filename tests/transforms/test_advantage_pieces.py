@@ -287,6 +287,7 @@ def test_trees():
         rise = np.diff([np.mean(d["reward"][j]) if j else 0 for j in begin])
         close(got[i], (d["reward"][i] - np.mean(d["reward"][same]) + rise) * d["mask"][i])
     r = ones([1, 0, 0], width=3, action=types.Action(token=array([[1, 2, 3], [1, 2, 4], [1, 5, 3]])))
+    close(run(r, adv.tree_targets()).returns, [[1 / 3, 1 / 3, 1 / 2], [1 / 3, 1 / 3, 1 / 2], [1 / 3, 1 / 3, 0]])
     rise = get(r, adv.prefix_tree()) - get(r, CENTRE)
     close(rise, [[0, 1 / 6, 0.5], [0, 1 / 6, -0.5], [0, -1 / 3, 0]])
     close(rise.sum(axis=1), row(r, CENTRE))  # each row ends alone

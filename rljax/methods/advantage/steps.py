@@ -57,10 +57,26 @@ def prefix_tree(r) -> types.Array:
     V(s) is the mean reward of the group's rows that begin with the tokens s, tool output among them. Source: TEMPO
     (2025), which then divides by the group's std. Along a row that ends alone the differences sum to r - mean.
     """
+    reward = ops.row_reward(r)[:, None]
+    before, value, _ = _tree(r)
+    return reward - before[:, :1] + value - before
+
+
+@define.advantage(needs=normalise.SIBLINGS)
+def tree_targets(r) -> types.Rollout:
+    """Write the critic's target as V(s_t), the mean reward of the group's rows that begin with the tokens s_t; A stays.
+
+    Source: the values of nodes in AlphaMath (arXiv 2405.03553). Where a row is alone it is the row's reward, the target
+    of ``gae`` at lambda 1 without discount; where a source such as ``cure`` branches it varies less.
+    """
+    return r.replace(returns=_tree(r)[0])
+
+
+def _tree(r: types.Rollout) -> tuple[types.Array, types.Array, types.Array]:
+    """Return V before and behind each token, and the rows behind it that begin alike, ``[B, T]`` each."""
     reward = ops.row_reward(r)
-    root = ops.segment_mean(reward, r.group, ops.valid_rows(r))[:, None]
-    value, _ = trajectories.prefixes(r, reward)
-    return reward[:, None] - root + (value - jnp.concatenate([root, value[:, :-1]], axis=1))
+    root, (value, leaves) = ops.segment_mean(reward, r.group, ops.valid_rows(r)), trajectories.prefixes(r, reward)
+    return jnp.concatenate([root[:, None], value[:, :-1]], axis=1), value, leaves
 
 
 @define.advantage(needs=normalise.SIBLINGS)
@@ -71,8 +87,8 @@ def branch_tree(r) -> types.Array:
     the group's mean; the parent is the node before it, or the root. Source: TreeRL (arXiv 2506.11902), AttnRL (arXiv
     2509.26628). A source such as ``cure`` makes groups that branch; rows that begin alike by chance share nodes too.
     """
-    reward = ops.row_reward(r)
-    (value, leaves), root = trajectories.prefixes(r, reward), ops.segment_mean(reward, r.group, ops.valid_rows(r))
+    before, value, leaves = _tree(r)
+    root = before[:, 0]
 
     def step(carry, column):
         (here, at, parent), (n, v) = carry, column
