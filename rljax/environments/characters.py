@@ -17,6 +17,7 @@ _ASCII = 128
 _LARGEST_TABLE = 2**14  # of places and columns, for each row
 PICTURE = tokenizers.PICTURE
 UNREADABLE = ord("?")  # replaces a token that is not one character
+_BASE, _PRIME = 251, 16_777_213  # of the numbers of texts; the product of both is below 2^32
 
 
 class Reading(NamedTuple):
@@ -98,6 +99,25 @@ def last(code: jax.Array, separator: str) -> jax.Array:
     """Return only the characters after the last separator ``[P, K]``, in place, or all if there is none."""
     later = jnp.cumsum((code == ord(separator))[:, ::-1], axis=1)[:, ::-1]  # separators at or after a position
     return jnp.where(later == 0, code, 0)
+
+
+def number(digit: jax.Array, counts: jax.Array) -> jax.Array:
+    """Return a number below 2^24 of each text, equal for equal ones, so that a float32 holds it.
+
+    Args:
+      digit: ``[..., T]``, code points or token ids.
+      counts: ``[..., T]`` bool, which of them are of the text.
+
+    Returns:
+      ``[...]`` float32: a polynomial hash modulo 2^24 - 3, 0 of an empty text.
+    """
+
+    def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        digit, counts = one
+        return jnp.where(counts, (total * _BASE + digit + 1) % _PRIME, total), None
+
+    columns = jnp.moveaxis(digit.astype(jnp.uint32), -1, 0), jnp.moveaxis(counts, -1, 0)
+    return jax.lax.scan(add, jnp.zeros(digit.shape[:-1], jnp.uint32), columns)[0].astype(jnp.float32)
 
 
 def among(code: jax.Array, alphabet: str) -> jax.Array:

@@ -101,7 +101,7 @@ def long_error(completions, reference):
 
 def test_several_rewards_are_parts_of_a_weighted_sum(folder):
     made = task("jsonl('my.jsonl', reward={'my:brief': 0.5, 'my:strict': 2.0, 'number': 1})")
-    assert made.parts == ("brief", "strict", "number")
+    assert made.parts == ("brief", "strict", "number", "answer")
     answer = str(made.target(0, "train"))
     short = 1 / (1 + len(answer))
     assert judged(made, answer) == {
@@ -112,6 +112,7 @@ def test_several_rewards_are_parts_of_a_weighted_sum(folder):
         "strict": 1.0,
         "number": 0.0,
         "number/format": 0.0,
+        "answer": 0.0,
     }
     assert judged(task("jsonl('my.jsonl', reward={'my:right': 1.0, 'my:brief': 0.2})"), answer)["outcome"] == "unjudged"
     half = judged(task("jsonl('my.jsonl', reward={'my:right': 0.5})"), answer)

@@ -356,10 +356,12 @@ def test_completions_are_judged_by_the_prompts_of_their_split(split):
 @pytest.mark.full
 def test_evaluation_on_another_task_uses_the_runs_tokenizer(finished):
     _, whole, _ = finished
-    program, params, _ = loading.load(str(whole), "arithmetic(operands=3, digits=1, working=False)")
+    program, params, _ = loading.load(str(whole), "arithmetic(operands=3, digits=1, working=False, votes=True)")
     record = evaluate.evaluate(program, params, name="other", step=0, prompts=8, samples=4)
     assert record["prompts"] == 8 and set(record["pass_at_k"]) == {"1", "2", "4"}
     assert len(record["correct"]) == 8 and sum(record["correct"]) == pytest.approx(record["pass_at_k"]["1"][0] * 32)
+    assert record["majority_at_k"]["1"] == pytest.approx(record["pass_at_k"]["1"])
+    assert {*record["majority_at_k"]} == {*record["pass_at_k"]}
     assert sum(record["greedy_correct"]) == pytest.approx(record["greedy"][0] * 8)
     with pytest.raises(ValueError, match=r"lacks|missing|character"):
         loading.load(str(whole), "countdown()")

@@ -154,6 +154,7 @@ class Common:
     )
 
     strict: bool = setting(False, "Whether an answer is correct only behind a whole working without a wrong step.")
+    votes: bool = setting(False, "Whether the part `answer` numbers the answer, so that samples vote: maj@k, mm_upt.")
 
     def __post_init__(self) -> None:
         """Raise ValueError if a setting is out of range."""

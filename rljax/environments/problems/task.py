@@ -35,7 +35,7 @@ class Problems(written.WrittenTask):
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the numbers of the verdict."""
-        return "format", *getattr(self.rules, "parts", ())
+        return "format", *getattr(self.rules, "parts", ()), *("answer",) * self.common.votes
 
     @property
     def supplies(self) -> tuple[str, ...]:
@@ -111,7 +111,8 @@ class Problems(written.WrittenTask):
 
         Unparseable: no end-of-sequence, or not an answer in form. ``parts["format"]`` is 1 if parseable, else 0. The
         rules may measure more parts and another reward, 0 where it is unparseable. With ``strict`` the steps count
-        too, and with ``step_reward`` tokens are paid, see ``_paid``.
+        too, and with ``step_reward`` tokens are paid, see ``_paid``. With ``votes`` the part "answer" is the ``number``
+        of the answer.
         """
         text, value, rules = characters.read(self.bound, token, mask), self.values(index, split), self.rules
         final = characters.last(text.code, ";")
@@ -129,6 +130,7 @@ class Problems(written.WrittenTask):
         measured = isinstance(rules, rules_lib.Measured)
         reward, parts = rules.measure(value, final, parseable) if measured else (None, {})
         parts |= steps.parts if steps else {}
+        parts |= {"answer": characters.number(final, final > 0)} if self.common.votes else {}
         verdict = written.verdict(parseable, correct, **parts).replace(token_reward=paid)
         return verdict if reward is None else verdict.replace(reward=jnp.where(parseable, reward, 0.0))
 

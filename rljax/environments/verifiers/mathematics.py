@@ -1,8 +1,9 @@
 """Reward functions for mathematical answers. Does not import jax: worker processes load this module."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 
-from rljax.environments.verifiers import answers, equality, symbolic
+from rljax.environments.verifiers import answers, equality, notation, symbolic
 
 
 def numeric_answer(
@@ -19,8 +20,8 @@ def numeric_answer(
       formats: how the answer may be written, in order of preference; see ``answers.read``.
 
     Returns:
-      ``reward`` 1.0 or 0.0; ``format`` 1.0 if there is an answer that can be parsed, else 0.0; ``outcome``
-      ``"correct"``, ``"wrong"`` or ``"unparseable"``.
+      ``reward`` 1.0 or 0.0; ``format`` 1.0 if there is an answer that can be parsed, else 0.0; ``answer``, a number
+      that equal answers share, so that samples vote; ``outcome`` ``"correct"``, ``"wrong"`` or ``"unparseable"``.
 
     Raises:
       ValueError: the target cannot be read.
@@ -54,4 +55,12 @@ def self_test() -> None:
 
 def _verdict(written: str, target: str, percent: bool) -> Mapping[str, float | str]:
     outcome = equality.compare(written, target, percent) if written else "unparseable"
-    return {"reward": float(outcome == "correct"), "format": float(outcome != "unparseable"), "outcome": outcome}
+    right, format_, answer = float(outcome == "correct"), float(outcome != "unparseable"), _number(written)
+    return {"reward": right, "format": format_, "answer": answer, "outcome": outcome}
+
+
+def _number(written: str) -> float:
+    """Return a number below 2^24 that answers share which are one number, or one text but for presentation."""
+    text = notation.clean(written)
+    value = notation.rational(text)
+    return float(zlib.crc32((text if value is None else str(value)).encode()) % 2**24)

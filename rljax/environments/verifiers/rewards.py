@@ -69,7 +69,8 @@ class Rewards:
     """A reward function made of parts. One of a single part of weight 1 returns what the part returns.
 
     Otherwise the reward is the weighted sum; the outcome comes from the first part that returns one, else
-    "unjudged"; each part's reward is a part under its name, and its own parts are ``NAME/PART``.
+    "unjudged"; each part's reward is a part under its name, and its own parts are ``NAME/PART``,
+    but for ``answer``, the number of the final answer.
     """
 
     parts: tuple[Part, ...]
@@ -83,8 +84,11 @@ class Rewards:
     def names(self) -> tuple[str, ...]:
         """Names of the numbers that are always returned besides the reward."""
         if self.plain:
-            return ("format",) if self.parts[0].path in FORMATS else getattr(self.parts[0].function, "parts", ())
-        return tuple(part.name for part in self.parts)
+            return (
+                ("format", "answer") if self.parts[0].path in FORMATS else getattr(self.parts[0].function, "parts", ())
+            )
+        read = any(part.path in FORMATS for part in self.parts)
+        return *(part.name for part in self.parts), *("answer",) * read
 
     @property
     def plain(self) -> bool:
@@ -132,7 +136,8 @@ class Rewards:
         total: dict[str, Any] = {"outcome": [*failures, *given, "unjudged"][0]}
         total["reward"] = sum(part.weight * answer.reward for part, answer in zip(self.parts, read, strict=True))
         for part, answer in zip(self.parts, read, strict=True):
-            total |= {part.name: answer.reward} | {f"{part.name}/{k}": v for k, v in answer.parts.items()}
+            numbers = {k if k == "answer" else f"{part.name}/{k}": v for k, v in answer.parts.items()}
+            total |= {part.name: answer.reward, **numbers}
         return total
 
 

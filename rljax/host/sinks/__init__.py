@@ -94,6 +94,7 @@ def flat(evaluation: Mapping[str, Any]) -> tuple[int, str, dict[str, float]]:
     Of episodes of a world ``world/success``, ``world/turns`` and others.
     """
     values = {f"pass_at_{k}": row[0] for k, row in evaluation.get("pass_at_k", {}).items()}
+    values |= {f"maj_at_{k}": row[0] for k, row in evaluation.get("majority_at_k", {}).items()}
     values |= {"greedy": evaluation["greedy"][0]} if "greedy" in evaluation else {}
     values |= {name: evaluation[name] for name in ("length", "unjudged") if name in evaluation}
     world = evaluation.get("world") or {}

@@ -156,12 +156,12 @@ def rlsp(alpha: Fraction = 0.8, low: NonNegative = 0.2, high: NonNegative = 0.2)
     return _grpo([reward.mix_part("exploration", alpha)], low, high)
 
 
-@recipe
+@recipe(task="arithmetic(votes=True)")
 def mm_upt() -> Algorithm:
     """GRPO on agreement with the group's majority answer, without labels: r = 1[answer = majority].
 
-    MM-UPT (arXiv 2505.22453): the part "answer" is an id. Unparseable rows do not vote and are paid 0; in the release
-    "no answer" can win the vote.
+    TTRL (arXiv 2504.16084), MM-UPT (arXiv 2505.22453): the part "answer" is an id. Unparseable rows do not vote and are
+    paid 0; in MM-UPT's release "no answer" can win the vote. TTRL trains on 32 of the 64 rows that vote.
     """
     return _grpo([reward.majority_vote()])
 

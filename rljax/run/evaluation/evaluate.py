@@ -82,10 +82,11 @@ def evaluate(
 
     Returns:
       A record with ``name``, ``step``, ``prompts`` and ``samples``; ``task``, the call that names the task;
-      ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``greedy`` [accuracy, low, high]
-      with a 95 % Wilson interval; ``unjudged``, the share of samples whose reward does not say whether they are
-      correct, which count as not correct; ``length``, the mean in tokens; ``correct`` and ``greedy_correct``, the
-      number of correct completions of each prompt; and ``examples``, a few completions. Of a control world ``returns``
+      ``pass_at_k`` {k: [mean, low, high]} with 95 % bootstrap intervals over prompts; ``majority_at_k`` likewise, of a
+      task with the part "answer"; ``greedy`` [accuracy, low, high] with a 95 % Wilson interval; ``unjudged``, the share
+      of samples whose reward does not say whether they are correct, which count as not correct; ``length``, the mean
+      in tokens; ``correct`` and ``greedy_correct``, the number of correct completions of each prompt; and ``examples``,
+      a few completions. Of a control world ``returns``
       [mean, low, high, greedy mean], the mean of each prompt, ``total``, the greedy one, ``greedy_total``, and
       ``length`` is in steps. Of a world, a completion is an episode with the outcome and reward of seat 0 and the
       tokens of all seats; ``world`` is the record of ``episodes.statistics``, with "nashconv" in Kuhn poker; examples
@@ -144,7 +145,11 @@ def record(
     prompts = greedy["outcome"].size
     samples = sampled["outcome"].size // prompts
     task, ks = compiled.setup.task, list(ks) or powers_of_two(samples)
-    correct = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples).sum(axis=1)
+    solved = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples)
+    correct, majority = solved.sum(axis=1), {}
+    if "answer" in sampled:
+        votes = passk.majority_at_k(sampled["answer"].reshape(prompts, samples).astype(np.int64), solved, ks)
+        majority["majority_at_k"] = dict(zip(map(str, ks), passk.means(votes), strict=True))
     right = int((greedy["outcome"] == types.Outcome.CORRECT).sum())
     per_prompt = passk.pass_at_k(correct, samples, ks)
     returns = {}
@@ -159,6 +164,7 @@ def record(
         "prompts": prompts,
         "samples": samples,
         "pass_at_k": dict(zip(map(str, ks), passk.means(per_prompt), strict=True)),
+        **majority,
         "greedy": passk.share(right, prompts),
         **returns,
         "unjudged": float((sampled["outcome"] == types.Outcome.UNJUDGED).mean()),
@@ -221,7 +227,8 @@ def _judge(
             verdict = verified.verdict([local], [pending], "an evaluation")
         else:
             verdict = compiled.verify(jnp.asarray(rows), split, out.token, out.mask)
-        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length)))
+        answer = [verdict.parts["answer"]] if "answer" in verdict.parts else []
+        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length, *answer)))
     return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
 
 
@@ -269,9 +276,16 @@ def rows_of(index: np.ndarray, samples: int, key: types.Key) -> tuple[np.ndarray
 
 
 def judged(program: programs.Program, completions: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Return what ``record`` reads of completions: their outcome, reward, token, mask and length, B rows each."""
-    outcome, reward, token, mask, length = completions
+    """Return what ``record`` reads of completions, B rows each.
+
+    Args:
+      program: the run.
+      completions: their outcome, reward, token, mask and length, and of a task with the part "answer" that part.
+    """
+    outcome, reward, token, mask, length, *answer = completions
+    named = {"answer": np.where(outcome == types.Outcome.UNPARSEABLE, -1, answer[0])} if answer else {}
     return {
+        **named,
         "outcome": outcome,
         "reward": reward,
         "length": mask.sum(axis=1),

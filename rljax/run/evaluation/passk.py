@@ -1,12 +1,12 @@
-"""Unbiased estimators of pass@k and pass^k, and confidence intervals.
+"""Unbiased estimators of pass@k, pass^k and maj@k, and confidence intervals.
 
 Shapes: P prompts, n samples per prompt of which c are correct, K values of k. NumPy, float64.
 
     pass@k   the probability that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
     pass^k   the probability that all k samples are correct              C(c, k) / C(n, k)
+    maj@k    the probability that their most frequent answer is correct  from random subsets
 
-Both are unbiased: they average over all subsets of k of the n samples. Raising the average of c / n to a power is
-biased.
+The first two average over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
 """
 
 import statistics
@@ -58,6 +58,56 @@ def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int])
     """
     c, n, tries = _checked(correct, samples, k)
     return _drawn_from(c, n, tries)
+
+
+def majority_at_k(
+    answer: npt.ArrayLike, correct: npt.ArrayLike, k: Sequence[int], *, seed: int = 0, orders: int = 16
+) -> Floats:
+    """Return an estimate of the probability that the most frequent answer of k samples is correct, per prompt.
+
+    maj@k, self-consistency (arXiv 2203.11171). Answers that are equally frequent win equally often; where one answer is
+    correct in some samples only, such as behind a working that counts too, its share of correct ones counts. Each
+    sample is in each place equally often, as the first k of all n rotations of random orders are drawn: so at k = 1 and
+    k = n there is no error of the draw, and between the mean over P prompts has a deviation of about
+    0.5 / sqrt(orders n P / k) from the average over all subsets.
+
+    Args:
+      answer: ``[P, n]`` int, the number of each sample's answer; negative: it has none, and does not vote.
+      correct: ``[P, n]``, whether the sample is correct.
+      k: the K values of k, each from 1 to n.
+      seed: of the random orders.
+      orders: random orders of each prompt's samples.
+
+    Returns:
+      ``[P, K]`` float64 in [0, 1].
+
+    Raises:
+      ValueError: no prompt, arrays of different shapes, or k outside [1, n].
+    """
+    number, right = _integers("answer", answer), np.asarray(correct, np.float64)
+    if number.ndim != 2 or not number.size or right.shape != number.shape:
+        raise ValueError(f"answer, correct: got shapes {number.shape} and {right.shape}, must be [P, n] with P, n > 0")
+    (prompts, n), out = number.shape, np.zeros((len(number), len(k)))
+    _checked(np.zeros(prompts, np.int64), n, k)
+    generator, turned = np.random.default_rng(seed), (np.arange(n)[:, None] + np.arange(n)[None, :]) % n
+    for p in range(prompts):
+        voters = number[p] >= 0
+        _, place = np.unique(number[p][voters], return_inverse=True)
+        if not place.size:
+            continue
+        kinds = place.max() + 1
+        share = np.bincount(place, right[p][voters]) / np.bincount(place)
+        of = np.full(n, kinds)  # the last column counts those that do not vote
+        of[voters] = place
+        drawn = np.concatenate([of[generator.permutation(n)][turned] for _ in range(orders)])
+        rows = np.arange(len(drawn))[:, None] * (kinds + 1)
+        for column, tries in enumerate(k):
+            counted = np.bincount((drawn[:, :tries] + rows).ravel(), minlength=len(drawn) * (kinds + 1))
+            votes = counted.reshape(len(drawn), kinds + 1)[:, :kinds]
+            most = votes.max(axis=1, keepdims=True)
+            wins = (votes == most) & (most > 0)
+            out[p, column] = (wins @ share / np.maximum(wins.sum(axis=1), 1)).mean()
+    return out
 
 
 def support(base: npt.ArrayLike, result: npt.ArrayLike) -> dict[str, float]:

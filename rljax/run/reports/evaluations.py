@@ -26,9 +26,12 @@ def percent(values: Triple, ends: str = "[]") -> str:
 
 
 def tries(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
-    """Return pass@k of each evaluation, by its name for each k."""
-    ks = sorted({int(k) for record in evaluations for k in record.get("pass_at_k", {})})
-    return {f"pass@{k}": [record.get("pass_at_k", {}).get(str(k)) for record in evaluations] for k in ks}
+    """Return pass@k of each evaluation, by its name for each k, and maj@k of those whose answers vote."""
+    out: dict[str, list[Triple]] = {}
+    for name, field in (("pass", "pass_at_k"), ("maj", "majority_at_k")):
+        every = [record.get(field, {}) for record in evaluations]
+        out |= {f"{name}@{k}": [x.get(str(k)) for x in every] for k in sorted({int(k) for x in every for k in x})}
+    return out
 
 
 def ranked(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:

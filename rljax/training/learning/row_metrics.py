@@ -54,7 +54,8 @@ def metrics(
         metrics |= {
             f"outcome/{o.name.lower()}": ops.masked_mean((rollout.outcome == o) * 1.0, every) for o in types.Outcome
         }
-        metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in rollout.parts.items()}
+        parts = {name: part for name, part in rollout.parts.items() if name != "answer"}  # a number that names a text
+        metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in parts.items()}
         metrics |= of_domains(rollout, domains)
     if rollout.finish is not None and rollout.motion is None:  # windows of trajectories are cut always
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)

@@ -62,6 +62,9 @@ def agrees(task, problems, texts, unpaid=""):
         expected[len(text)] = 1 if correct else -1  # at end-of-sequence
         np.testing.assert_array_equal(verdict.token_reward[i], expected, text)
         kinds.append(steps)
+    if task.common.votes:
+        numbers, answers = verdict.parts["answer"][: len(texts)], [text.rpartition(";")[2] for text in texts]
+        assert len({*zip(numbers.tolist(), answers, strict=True)}) == len({*answers}) == len({*numbers.tolist()})
     return kinds
 
 

@@ -197,7 +197,7 @@ def solved(task, problems, texts, domains, operations, depth):
 
 
 def test_problems_solutions_and_steps():
-    task = make(operations=(2, 3), distractors=1, step_reward=1.0, strict=True, completion_length=200)
+    task = make(operations=(2, 3), distractors=1, step_reward=1.0, strict=True, votes=True, completion_length=200)
     problems, texts, domains = pose(task, 96)
     solved(task, problems, texts, domains, (2, 3), None)
     assert {problem.wording for problem in problems} == {*WORDINGS}

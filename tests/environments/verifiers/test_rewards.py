@@ -37,7 +37,8 @@ from tests.environments.verifiers.rewards_cases import outcomes
     ],
 )
 def test_numeric_answer(completion, target, outcome):
-    assert mathematics.numeric_answer(completion, target) == {
+    verdict = mathematics.numeric_answer(completion, target)
+    assert {name: x for name, x in verdict.items() if name != "answer"} == {
         "reward": 1.0 if outcome == "correct" else 0.0,
         "format": 0.0 if outcome == "unparseable" else 1.0,
         "outcome": outcome,
@@ -255,6 +256,15 @@ def test_a_percent_sign_is_a_unit_where_golds_have_none():
     ):
         assert mathematics.numeric_answer(text, target, ("boxed",))["outcome"] == number, (text, target)
         assert mathematics.boxed_answer(text, target)["outcome"] == boxed, (text, target)
+
+
+def test_equal_answers_have_one_number():
+    def numbers(*texts):
+        return [mathematics.boxed_answer(rf"\boxed{{{text}}}", "1")["answer"] for text in texts]
+
+    assert len({*numbers("1/2", "0.5", r"\frac{1}{2}", "$0.50$")}) == 1
+    assert len({*numbers("x^2", "x", "2", "-2", "1,000")}) == 5
+    assert numbers("1,000") == numbers("1000") and max(numbers("1000", "x")) < 2**24
 
 
 def test_rewritings_are_paid_and_corruptions_are_not():

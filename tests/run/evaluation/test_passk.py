@@ -22,6 +22,27 @@ def test_equals_enumeration_of_all_subsets(estimator, quantifier):
         np.testing.assert_allclose(estimator(list(counts), samples, list(tries)), expected, rtol=1e-14, atol=1e-15)
 
 
+def test_the_majority_equals_enumeration_of_all_subsets():
+    answer, right = np.array([[3, 3, 5, 5, 8, -1, 3], [4, 4, 4, -1, -1, 9, 9]]), np.zeros((2, 7), bool)
+    right[0, [2, 3]], right[1, [0, 1]] = True, True  # 5 is right; 4 is right in two of three samples
+
+    def wins(p, subset):
+        votes = [answer[p, i] for i in subset if answer[p, i] >= 0]
+        best = {a for a in votes if votes.count(a) == max(map(votes.count, votes))}
+        return np.mean([right[p, answer[p] == a].mean() for a in best]) if best else 0.0
+
+    want = [[np.mean([wins(p, s) for s in itertools.combinations(range(7), k)]) for k in range(1, 8)] for p in (0, 1)]
+    got = passk.majority_at_k(answer, right, range(1, 8), orders=2000)
+    np.testing.assert_allclose(got, want, atol=0.02)
+    once = passk.majority_at_k(answer, right, [1, 7], orders=1)
+    np.testing.assert_allclose(once, np.array(want)[:, [0, 6]], rtol=1e-12)
+    np.testing.assert_allclose(once[:, 0], right.mean(axis=1), rtol=1e-12)
+    np.testing.assert_array_equal(passk.majority_at_k([[-1, -1]], [[False, False]], [1, 2]), [[0, 0]])
+    for values, k in (([[1, 2]], [3]), ([1, 2], [1])):
+        with pytest.raises(ValueError, match=r"shapes|must be in"):
+            passk.majority_at_k(values, np.zeros((1, 2)), k)
+
+
 def test_one_sample_gives_the_fraction_correct_and_more_samples_than_failures_give_one():
     np.testing.assert_allclose(passk.pass_at_k([0, 3, 10], 10, [1])[:, 0], [0.0, 0.3, 1.0], rtol=1e-15)
     # n - c = 2 failures: any 3 samples include a success; 2 samples miss with probability 1 / C(5, 2).

@@ -114,6 +114,7 @@ def arithmetic(
     completion_length: int | None = None,
     step_reward: float = 0.0,
     strict: bool = False,
+    votes: bool = False,
 ) -> task.Problems | mixed.Mixed:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
@@ -137,6 +138,7 @@ def arithmetic(
       completion_length: tokens of a completion, end-of-sequence included; None: as many as demonstrations need.
       step_reward: paid where a column's sum, or the row, ends right, and charged where it ends wrong.
       strict: whether an answer is correct only behind the whole working, without a wrong sum.
+      votes: whether the part ``answer`` numbers the answer, so that samples vote: maj@k, ``mm_upt``.
 
     Returns:
       The task, not yet bound to a tokenizer.
@@ -144,7 +146,7 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward, strict)
+    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward, strict, votes)
     if isinstance(digits, tuple):
         if len(digits) < 2 or len(set(digits)) < len(digits):
             raise ValueError(f"digits: {digits} is not a number, or several different ones")

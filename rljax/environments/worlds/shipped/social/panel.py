@@ -10,13 +10,12 @@ import jax.numpy as jnp
 
 from rljax import environments, types
 from rljax.data import tokenizers
-from rljax.environments import Split
+from rljax.environments import Split, characters
 from rljax.environments import worlds as contract
 from rljax.environments.worlds import around, single, tokens
 from rljax.environments.worlds.shipped import revise
 
 Array = types.Array
-_BASE, _PRIME = 251, 16_777_213  # of the ids of answers; the product of both is below 2**32
 
 
 class Answers(flax.struct.PyTreeNode):
@@ -144,13 +143,7 @@ class Panel(Answering):
         if len(end) == 1 and self.bound.decode(end) == self.separator:
             ends = there & (token == end[0])
             there &= jnp.arange(token.size) > jnp.max(jnp.where(ends, jnp.arange(token.size), -1))
-
-        def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
-            digit, counts = one
-            return jnp.where(counts, (total * _BASE + digit + 1) % _PRIME, total), None
-
-        digits = token.astype(jnp.uint32)
-        return jax.lax.scan(add, jnp.uint32(0), (digits, there))[0].astype(jnp.float32)
+        return characters.number(token, there)
 
     def expert(self, state: Answers, seat: Array, key: types.Key) -> tokens.Piece:
         """Write the task's demonstration, the last seat's without mistakes (``slip``, ``noise``)."""
