@@ -83,11 +83,9 @@ class Rewards:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the numbers that are always returned besides the reward."""
-        if self.plain:
-            return (
-                ("format", "answer") if self.parts[0].path in FORMATS else getattr(self.parts[0].function, "parts", ())
-            )
         read = any(part.path in FORMATS for part in self.parts)
+        if self.plain:
+            return ("format", "answer") if read else getattr(self.parts[0].function, "parts", ())
         return *(part.name for part in self.parts), *("answer",) * read
 
     @property

@@ -61,22 +61,22 @@ def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int])
 
 
 def majority_at_k(
-    answer: npt.ArrayLike, correct: npt.ArrayLike, k: Sequence[int], *, seed: int = 0, orders: int = 16
+    answer: npt.ArrayLike, correct: npt.ArrayLike, k: Sequence[int], *, seed: int = 0, draws: int = 1024
 ) -> Floats:
     """Return an estimate of the probability that the most frequent answer of k samples is correct, per prompt.
 
     maj@k, self-consistency (arXiv 2203.11171). Answers that are equally frequent win equally often; where one answer is
     correct in some samples only, such as behind a working that counts too, its share of correct ones counts. Each
     sample is in each place equally often, as the first k of all n rotations of random orders are drawn: so at k = 1 and
-    k = n there is no error of the draw, and between the mean over P prompts has a deviation of about
-    0.5 / sqrt(orders n P / k) from the average over all subsets.
+    k = n there is no error of the draw, and between the mean over P prompts deviates by about 0.5 / sqrt(P draws / k)
+    from the average over all subsets.
 
     Args:
       answer: ``[P, n]`` int, the number of each sample's answer; negative: it has none, and does not vote.
       correct: ``[P, n]``, whether the sample is correct.
       k: the K values of k, each from 1 to n.
       seed: of the random orders.
-      orders: random orders of each prompt's samples.
+      draws: subsets of k samples that are drawn of each prompt: a multiple of n, n at least.
 
     Returns:
       ``[P, K]`` float64 in [0, 1].
@@ -99,7 +99,7 @@ def majority_at_k(
         share = np.bincount(place, right[p][voters]) / np.bincount(place)
         of = np.full(n, kinds)  # the last column counts those that do not vote
         of[voters] = place
-        drawn = np.concatenate([of[generator.permutation(n)][turned] for _ in range(orders)])
+        drawn = np.concatenate([of[generator.permutation(n)][turned] for _ in range(max(draws // n, 1))])
         rows = np.arange(len(drawn))[:, None] * (kinds + 1)
         for column, tries in enumerate(k):
             counted = np.bincount((drawn[:, :tries] + rows).ravel(), minlength=len(drawn) * (kinds + 1))

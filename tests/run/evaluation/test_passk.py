@@ -32,9 +32,9 @@ def test_the_majority_equals_enumeration_of_all_subsets():
         return np.mean([right[p, answer[p] == a].mean() for a in best]) if best else 0.0
 
     want = [[np.mean([wins(p, s) for s in itertools.combinations(range(7), k)]) for k in range(1, 8)] for p in (0, 1)]
-    got = passk.majority_at_k(answer, right, range(1, 8), orders=2000)
+    got = passk.majority_at_k(answer, right, range(1, 8), draws=14_000)
     np.testing.assert_allclose(got, want, atol=0.02)
-    once = passk.majority_at_k(answer, right, [1, 7], orders=1)
+    once = passk.majority_at_k(answer, right, [1, 7], draws=1)
     np.testing.assert_allclose(once, np.array(want)[:, [0, 6]], rtol=1e-12)
     np.testing.assert_allclose(once[:, 0], right.mean(axis=1), rtol=1e-12)
     np.testing.assert_array_equal(passk.majority_at_k([[-1, -1]], [[False, False]], [1, 2]), [[0, 0]])
