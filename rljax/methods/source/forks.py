@@ -226,6 +226,7 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "") -
         return _continued(rollout, row, jnp.ones_like(row, bool), at.reshape(-1))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        assert edit.head is not None and edit.head.length is not None
         rows, width = first.mask.shape
         reward, valid = (x.reshape(rows, cuts, samples) for x in (second.reward, ops.valid_rows(second)))
         known = jnp.sum(valid, axis=2)
