@@ -298,7 +298,7 @@ def parameters(one, seed=0):
     return {**params, mlp.STATISTICS: {"count": 4.0, "mean": jnp.array([0.1, -0.2]), "square": jnp.array([2.0, 9.0])}}
 
 
-@pytest.mark.default_tier("categorical-0.6", "squashed-0.6")
+@pytest.mark.default_tier("squashed-0.6")
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("kind", ["categorical", "gaussian", "squashed"])
 def test_scores_of_rows_are_what_the_draws_reported(kind, temperature):

@@ -221,6 +221,7 @@ def test_another_card_of_the_other_seat_changes_nothing_before_it_is_shown():
 # --- chapters -------------------------------------------------------------------------------------
 
 
+@pytest.mark.default_tier("two")
 @pytest.mark.parametrize("world", [PAGES, dataclasses.replace(TWO, rows="chapters")], ids=["one", "two"])
 def test_a_chapter_is_a_completion_of_its_prompt(world):
     r, turns, width = sampled(world, 6, 8), world.max_turns, world.turn_length

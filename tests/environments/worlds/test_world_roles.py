@@ -60,6 +60,7 @@ def ran(program, value):
     return value
 
 
+@pytest.mark.full
 def test_programs_are_run_as_python_runs_them():
     world, drawn, rewards = make("programs(attempts=2, pairs=2)"), random.Random(0), set()
     form, only = re.compile(r"((?:[-+*]\d){1,2}):(\d)"), re.compile(r"(?:[-+*]\d){1,2}")

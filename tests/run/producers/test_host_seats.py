@@ -91,7 +91,8 @@ def equal(one, two, *unlike):
     driver.same(*(without(rows, *LOGPS, *unlike) for rows in (one, two)))
 
 
-@pytest.mark.parametrize("players", [("policy",), pytest.param(BOTH, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("players", [("policy",), BOTH])
 def test_the_graph_and_the_host_form_agree_token_for_token(players):
     graph, host, _ = both(None, players)
     rows = outside(None, players)
