@@ -22,7 +22,7 @@ ARMS = {
     "NSR": Arm("nsr(entropy=0.0)"),
     "PSR": Arm("psr(entropy=0.0)"),
     W: Arm("w_reinforce(positive=0.1, entropy=0.0)"),
-    PASS: Arm("experiments.reasoning.pieces.pass_at_k(k=4)"),
+    PASS: Arm("grpo(kl=0.0)", fields={"seam": {"advantage": "pass_at_k(4)"}}),
     "RL-ZVP": Arm("rl_zvp()"),
     STEPS: Arm("process_grpo(kl=0.0)", settings="step_reward=1.0"),
 }
