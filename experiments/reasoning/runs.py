@@ -40,7 +40,7 @@ class Arm:
       algorithm: its recipe.
       rate: learning rate.
       fields: of the config, which differ from the defaults of the study.
-      settings: of the task that it trains on, beside those of the study.
+      settings: of the task that it trains on, added to the study's.
     """
 
     algorithm: str

@@ -208,8 +208,8 @@ def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
       gamma: discount of a token.
     """
     paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
-    base = _others(r, ops.row_mean(paid, r.mask)[:, 0])[:, None]
-    return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (r.reward - _others(r, r.reward))[:, None]
+    reward, base = ops.reward(r), _others(r, ops.row_mean(paid, r.mask)[:, 0])[:, None]
+    return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (reward - _others(r, reward))[:, None]
 
 
 @define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))

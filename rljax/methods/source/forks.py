@@ -167,9 +167,7 @@ def anytime(
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         rows, width = first.mask.shape
-        shape = rows, cuts, summaries
-        valid = ops.valid_rows(second).reshape(shape)
-        mean = jnp.sum(second.reward.reshape(shape) * valid, axis=2) / jnp.maximum(jnp.sum(valid, axis=2), 1.0)
+        mean, valid = _means(second, (rows, cuts, summaries))
         cut = edit.used.reshape(rows, cuts)
         reward, spent = jnp.where(cut, mean, first.reward[:, None]), budgets(width)
         segment = jnp.sum(jnp.arange(width)[:, None] >= spent[None, :], axis=1)
@@ -228,10 +226,8 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "") -
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         assert edit.head is not None and edit.head.length is not None
         rows, width = first.mask.shape
-        reward, valid = (x.reshape(rows, cuts, samples) for x in (second.reward, ops.valid_rows(second)))
-        known = jnp.sum(valid, axis=2)
-        mean = jnp.sum(jnp.where(valid > 0, reward, 0.0), axis=2) / jnp.maximum(known, 1.0)
-        value = jnp.where(known > 0, mean, first.reward[:, None])
+        mean, valid = _means(second, (rows, cuts, samples))
+        value = jnp.where(jnp.any(valid > 0, axis=2), mean, first.reward[:, None])
         at = edit.head.length.reshape(rows, cuts, 1)
         segment = jnp.sum(at <= jnp.arange(width)[None, None, :], axis=1, dtype=jnp.int32)
         return extras.put(first, {"cut_reward": value, "segment": segment})
@@ -308,6 +304,13 @@ def _kept(rollout: types.Rollout, row: Array, share: Array) -> Array:
 
 def _uniform(key: types.Key, count: int, *shape: int) -> Array:
     return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), shape))(jnp.arange(count))
+
+
+def _means(second: types.Rollout, shape: tuple[int, int, int]) -> tuple[Array, Array]:
+    """Return the mean reward of the valid rows of the last axis, 0 without any, and ``valid`` in this shape."""
+    reward, valid = (x.reshape(shape) for x in (ops.reward(second), ops.valid_rows(second)))
+    total = jnp.sum(jnp.where(valid > 0, reward, 0.0), axis=2)
+    return total / jnp.maximum(jnp.sum(valid, axis=2), 1.0), valid
 
 
 def _continued(rollout: types.Rollout, row: Array, used: Array, length: Array) -> types.Edit:

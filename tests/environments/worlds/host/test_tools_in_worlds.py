@@ -39,8 +39,8 @@ def test_a_question_with_calls():
     assert said == "2 + 3?" and world.tools[0]["function"]["name"] == "add" and world.turn_end == ()
     assert first.text == [{"role": "tool", "name": "add", "content": "5"}] and not first.done and first.reward == 0
     assert [m["role"] for m in second.text] == ["tool", "tool"] and second.text[1]["content"] == "3"
-    counted = {name: second.parts[name] for name in tools.COUNTS}
-    assert counted == {"calls": 3, "malformed": 1, "failed": 0, "retries": 1}
+    read = {"format": 0, "answer": 0}
+    assert second.parts | read == {"calls": 3, "malformed": 1, "failed": 0, "retries": 1, **read}
     assert third.parts["malformed"] == 2 and (last.reward, last.outcome, last.done) == (1.0, "correct", True)
     assert last.parts["calls"] == 4 and set(last.parts) == set(world.parts)
     assert play(world, ["#### 6"])[1][0].outcome == "wrong"

@@ -144,11 +144,8 @@ def shown_rows(task, index=(0, 1)):
 
 def test_python_tool_as_a_task(python, tmp_path):
     task = environments.lookup("python_tool")(chat=False).bind(BYTES)
-    assert (
-        task.size("train") == 512
-        and task.size("heldout") == 64
-        and set(task.parts) == {*tools.COUNTS, "format", "answer"}
-    )
+    assert task.size("train") == 512 and task.size("heldout") == 64
+    assert set(task.parts) == {*tools.COUNTS, "format", "answer"}
     example = task.example(0, "train")
     for (turns, replies), index in zip(shown_rows(task), (0, 1), strict=True):
         example = task.example(index, "train")
