@@ -70,6 +70,7 @@ def close(a, b, **tolerance):
 
 
 Q = ("q_returns", "soft_q_returns", "log_sum_exp_returns", "dueling_q_returns")  # pieces that write the target of Q
+V = ("partition_target", "tree_targets")  # pieces that write the target of V only
 
 
 @pytest.mark.default_tier(10)
@@ -82,13 +83,13 @@ def test_every_piece_counts_only_what_counts_and_is_finite_on_extremes(name):
     def out(r):
         with jax.numpy_dtype_promotion("strict"):
             done, state = piece.apply(r, piece.init(), KEY)
-        target = {"partition_target": done.returns, **dict.fromkeys(Q, done.extra.get("q_returns"))}  # no advantage
+        target = dict.fromkeys(V, done.returns) | dict.fromkeys(Q, done.extra.get("q_returns"))  # no advantage
         return target.get(name, done.advantage), done.returns, state
 
     a = out(r)[0]
     assert a.dtype == jnp.float32 and np.isfinite(a).all()
     np.testing.assert_array_equal(np.asarray(a)[np.asarray(d["mask"]) == 0], 0)
-    assert name in ("partition_target", *Q) or not a[8].any()  # the invalid row
+    assert name in (*V, *Q) or not a[8].any()  # the invalid row
     order = np.random.default_rng(1).permutation(batch.B)
     close(out(batch.records(batch.select(d, order))[0])[0], np.asarray(a)[order], atol=1e-5)
     garbage = out(r.replace(reward=r.reward.at[8].set(jnp.nan), token_reward=r.token_reward.at[8].set(9e9)))[0]

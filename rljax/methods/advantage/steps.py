@@ -69,7 +69,7 @@ def tree_targets(r) -> types.Rollout:
     Source: the values of nodes in AlphaMath (arXiv 2405.03553). Where a row is alone it is the row's reward, the target
     of ``gae`` at lambda 1 without discount; where a source such as ``cure`` branches it varies less.
     """
-    return r.replace(returns=_tree(r)[0])
+    return r.replace(returns=_tree(r)[0] * r.mask)
 
 
 def _tree(r: types.Rollout) -> tuple[types.Array, types.Array, types.Array]:
