@@ -1,4 +1,4 @@
-"""What a page says of the runs that have ended: claims at matched KL, tables and the figure of the frontier."""
+"""What a page says of the runs that have ended: claims at equal KL or entropy, tables, the figure of the frontier."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from rljax.run.evaluation import intervals
 from rljax.run.reports.pages import plots
 
 Records = Sequence[Mapping[str, Any]]
-Path = Sequence[tuple[float, float]]  # KL to the base in nats, and a value
+Path = Sequence[tuple[float, float]]  # KL to the base or entropy lost, nats, and a value
 KS = (1, 4, 16, 64, 256)
 SEEDS = tuple(range(5))  # of a study; before all have ended there is no verdict
 
@@ -32,7 +32,7 @@ class Claim:
       second: the arm that it is compared with, or "base".
       quantity: "pass@1", "pass@K", or a number of the last measurement or of the end of a curve.
       below: whether the first is claimed to be below the second, in place of above.
-      matched: whether the arms are compared at equal KL to the base: see ``matched``.
+      matched: "kl" or "entropy" compares the arms at an equal one, see ``matched``; "" at their ends.
     """
 
     text: str
@@ -40,15 +40,22 @@ class Claim:
     second: str
     quantity: str
     below: bool = False
-    matched: bool = False
+    matched: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Topic:
-    """A question with a page: its arms, the first of which the figure begins with, and claims, the first is primary."""
+    """A question with a page.
+
+    Attributes:
+      arms: the figure begins with the first.
+      claims: the first is primary.
+      law: whether the page has the table of ``law``.
+    """
 
     arms: tuple[str, ...]
     claims: tuple[Claim, ...]
+    law: bool = False
 
 
 # --- values ----------------------------------------------------------------------------------------
@@ -76,19 +83,19 @@ def solved(measured: Mapping[str, Any], k: int) -> npt.NDArray[np.bool_]:
     return (first > 0) & (first <= k)
 
 
-def at_kl(path: Path, kl: float) -> float:
-    """Return the value of a path where it first reaches a KL, interpolated linearly in KL; its last if never."""
+def at(path: Path, spent: float) -> float:
+    """Return the value of a path where it has first spent so much, interpolated linearly; its last if never."""
     for (low, before), (high, after) in itertools.pairwise(path):
-        if low <= kl <= high:
-            share = (kl - low) / (high - low) if high > low else 1.0
+        if low <= spent <= high:
+            share = (spent - low) / (high - low) if high > low else 1.0
             return before + share * (after - before)
     return path[-1][1]
 
 
 def matched(first: Path, second: Path) -> tuple[float, float]:
-    """Return the values of two paths at the largest KL that both reach: the smaller of their last ones."""
-    kl = min(first[-1][0], second[-1][0])
-    return at_kl(first, kl), at_kl(second, kl)
+    """Return the values of two paths where both have spent the smaller of what they have at their ends."""
+    spent = min(first[-1][0], second[-1][0])
+    return at(first, spent), at(second, spent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +114,16 @@ class Results:
         """Return the runs of an arm by seed."""
         return {r["seed"]: r for r in self.records if r["arm"] == arm}
 
-    def path(self, arm: str, seed: int, quantity: str) -> Path:
-        """Return KL and value, of the base and at each measurement that has the quantity."""
+    def path(self, arm: str, seed: int, quantity: str, along: str = "kl") -> Path:
+        """Return what is spent and the value, of the base and at each measurement that has the quantity.
+
+        Along "kl" it is the KL to the base; along "entropy" the entropy of a token that the base has more.
+        """
         points = [*self.of("base")[seed]["at"].values(), *self.of(arm)[seed]["at"].values()]
         if quantity.startswith("pass@") and int(quantity.removeprefix("pass@")) > self.size.meanwhile:
             points = [points[0], points[-1]]
-        return [(x["kl"], value(x, quantity, self.size.tries)) for x in points]
+        spent = [x["kl"] if along == "kl" else points[0]["entropy"] - x["entropy"] for x in points]
+        return [(s, value(x, quantity, self.size.tries)) for s, x in zip(spent, points, strict=True)]
 
     def pairs(self, claim: Claim) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
         """Return the values of both arms of a claim by seed, of the seeds of which both have ended."""
@@ -125,7 +136,8 @@ class Results:
                 path = self.path(claim.first, seed, claim.quantity)
                 ends = path[-1][1], path[0][1]
             else:
-                paths = [self.path(arm, seed, claim.quantity) for arm in (claim.first, claim.second)]
+                along = claim.matched or "kl"
+                paths = [self.path(arm, seed, claim.quantity, along) for arm in (claim.first, claim.second)]
                 ends = matched(*paths) if claim.matched else tuple(path[-1][1] for path in paths)
             for by_seed, end in zip(values, ends, strict=True):
                 by_seed[seed] = end
@@ -193,6 +205,27 @@ def table(results: Results, topic: Topic) -> str:
     return "\n".join(lines)
 
 
+def law(results: Results, topic: Topic) -> str:
+    """Return the table of pass@1 at the end of each arm minus what a law R = b - a exp(H) of the entropy H predicts.
+
+    It is the law through the base and the first measurement of the arm in that seed; beside it is pass@1 minus the
+    first arm's at equal entropy. Source: arXiv 2505.22617.
+    """
+    reference = topic.arms[0]
+    lines = [f"| arm | seeds | minus the law of its beginning | minus {reference} at equal entropy |"]
+    lines.append("| --- " * 4 + "|")
+    for arm in topic.arms:
+        gaps = []
+        for seed in sorted(results.of(arm).keys() & results.of("base").keys()):
+            (_, base), (first, early), *_, (last, end) = results.path(arm, seed, "pass@1", "entropy")
+            gaps.append(end - base - (early - base) * math.expm1(-last) / math.expm1(-first))
+        apart = results.difference(Claim("", arm, reference, "pass@1", matched="entropy"))
+        cells = [arms.text(intervals.mean(gaps, bounds=intervals.ANY)) if gaps else ""]
+        cells.append("" if arm == reference or apart is None else arms.text(apart))
+        lines.append(f"| {arm} | {len(gaps)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def text(results: Results, topic: Topic) -> str:
     """Return what the command writes to a page."""
     counted = [r for r in results.records if r["arm"] in (*topic.arms, "base")]
@@ -200,7 +233,8 @@ def text(results: Results, topic: Topic) -> str:
     ended = sum(r["arm"] != "base" for r in counted)
     covered = "Intervals are Student's t over seeds, each of which has prompts of its own, so that they cover both."
     spent = f"{ended} runs and {len(counted) - ended} measurements of the base, {hours:.1f} hours of processor time."
-    return f"{claims(results, topic)}\n\n{table(results, topic)}\n\n{covered} {spent}"
+    tables = [claims(results, topic), *([law(results, topic)] if topic.law else []), table(results, topic)]
+    return "\n\n".join([*tables, f"{covered} {spent}"])
 
 
 # --- the figure ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from experiments.reasoning import page, runs
 from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
-W, PASS, STEPS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps"
+W, PASS, STEPS, BONUS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps", "entropy bonus"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -25,30 +25,31 @@ ARMS = {
     PASS: Arm("grpo(kl=0.0)", fields={"seam": {"advantage": "pass_at_k(4)"}}),
     "RL-ZVP": Arm("rl_zvp()"),
     STEPS: Arm("process_grpo(kl=0.0)", settings="step_reward=1.0"),
+    BONUS: Arm("grpo(kl=0.0)", fields={"seam": {"penalty": "entropy(0.05)"}}),
 }
 
 TOPICS = {
     "negative": Topic(
         ("GRPO", "NSR", "PSR", W),
         (
-            Claim("At equal KL, NSR has a higher pass@256 than GRPO", "NSR", "GRPO", "pass@256", matched=True),
-            Claim("At equal KL, NSR has a lower pass@1 than GRPO", "NSR", "GRPO", "pass@1", below=True, matched=True),
+            Claim("At equal KL, NSR has a higher pass@256 than GRPO", "NSR", "GRPO", "pass@256", matched="kl"),
+            Claim("At equal KL, NSR has a lower pass@1 than GRPO", "NSR", "GRPO", "pass@1", below=True, matched="kl"),
             Claim("NSR raises pass@1", "NSR", "base", "pass@1"),
             Claim("NSR raises pass@256", "NSR", "base", "pass@256"),
             Claim("PSR raises pass@1", "PSR", "base", "pass@1"),
             Claim("PSR lowers pass@256", "PSR", "base", "pass@256", below=True),
-            Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched=True),
-            Claim(f"At equal KL, {W} has a higher pass@1 than NSR", W, "NSR", "pass@1", matched=True),
-            Claim(f"At equal KL, {W} has a higher pass@256 than GRPO", W, "GRPO", "pass@256", matched=True),
+            Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched="kl"),
+            Claim(f"At equal KL, {W} has a higher pass@1 than NSR", W, "NSR", "pass@1", matched="kl"),
+            Claim(f"At equal KL, {W} has a higher pass@256 than GRPO", W, "GRPO", "pass@256", matched="kl"),
         ),
     ),
     "pass_at_k": Topic(
         ("GRPO", PASS),
         (
-            Claim("At equal KL, k = 4 has a higher pass@4 than GRPO", PASS, "GRPO", "pass@4", matched=True),
-            Claim("At equal KL, k = 4 has a lower pass@1 than GRPO", PASS, "GRPO", "pass@1", below=True, matched=True),
-            Claim("At equal KL, k = 4 has a higher pass@64 than GRPO", PASS, "GRPO", "pass@64", matched=True),
-            Claim("At equal KL, k = 4 has a higher pass@256 than GRPO", PASS, "GRPO", "pass@256", matched=True),
+            Claim("At equal KL, k = 4 has a higher pass@4 than GRPO", PASS, "GRPO", "pass@4", matched="kl"),
+            Claim("At equal KL, k = 4 has a lower pass@1 than GRPO", PASS, "GRPO", "pass@1", below=True, matched="kl"),
+            Claim("At equal KL, k = 4 has a higher pass@64 than GRPO", PASS, "GRPO", "pass@64", matched="kl"),
+            Claim("At equal KL, k = 4 has a higher pass@256 than GRPO", PASS, "GRPO", "pass@256", matched="kl"),
             Claim("k = 4 raises pass@1", PASS, "base", "pass@1"),
             Claim("k = 4 ends with more entropy than GRPO", PASS, "GRPO", "entropy"),
         ),
@@ -57,8 +58,8 @@ TOPICS = {
         ("GRPO", STEPS),
         (
             Claim("Steps give a higher pass@1 than outcomes after equally many samples", STEPS, "GRPO", "pass@1"),
-            Claim("At equal KL, steps give a higher pass@1 than outcomes", STEPS, "GRPO", "pass@1", matched=True),
-            Claim("At equal KL, steps give a higher pass@64 than outcomes", STEPS, "GRPO", "pass@64", matched=True),
+            Claim("At equal KL, steps give a higher pass@1 than outcomes", STEPS, "GRPO", "pass@1", matched="kl"),
+            Claim("At equal KL, steps give a higher pass@64 than outcomes", STEPS, "GRPO", "pass@64", matched="kl"),
             Claim("Steps raise pass@256", STEPS, "base", "pass@256"),
             Claim("Completions end longer with steps than with outcomes", STEPS, "GRPO", "length"),
         ),
@@ -67,10 +68,21 @@ TOPICS = {
         ("GRPO", "RL-ZVP"),
         (
             Claim("RL-ZVP has a higher pass@1 than GRPO after equally many samples", "RL-ZVP", "GRPO", "pass@1"),
-            Claim("At equal KL, RL-ZVP has a higher pass@1 than GRPO", "RL-ZVP", "GRPO", "pass@1", matched=True),
-            Claim("At equal KL, RL-ZVP has a higher pass@64 than GRPO", "RL-ZVP", "GRPO", "pass@64", matched=True),
+            Claim("At equal KL, RL-ZVP has a higher pass@1 than GRPO", "RL-ZVP", "GRPO", "pass@1", matched="kl"),
+            Claim("At equal KL, RL-ZVP has a higher pass@64 than GRPO", "RL-ZVP", "GRPO", "pass@64", matched="kl"),
             Claim("RL-ZVP ends with more entropy than GRPO", "RL-ZVP", "GRPO", "entropy"),
         ),
+    ),
+    "entropy": Topic(
+        ("GRPO", BONUS, "NSR", "PSR", W, PASS, STEPS),
+        (
+            Claim("At equal entropy, the bonus has a higher pass@1", BONUS, "GRPO", "pass@1", matched="entropy"),
+            Claim("The bonus ends with more entropy than GRPO", BONUS, "GRPO", "entropy"),
+            Claim("After equally many samples, the bonus has a lower pass@1", BONUS, "GRPO", "pass@1", below=True),
+            Claim("At equal KL, the bonus has a higher pass@64 than GRPO", BONUS, "GRPO", "pass@64", matched="kl"),
+            Claim("At equal KL, the bonus has a higher pass@256 than GRPO", BONUS, "GRPO", "pass@256", matched="kl"),
+        ),
+        law=True,
     ),
 }
 RESULTS = pathlib.Path(__file__).parent / "results.json"

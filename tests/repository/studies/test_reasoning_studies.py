@@ -15,7 +15,7 @@ SIZE = runs.Size(measured=(4, 8), prompts=4, tries=16)
 TOPIC = page.Topic(
     ("a", "b"),
     (
-        page.Claim("a above b", "a", "b", "pass@64", matched=True),
+        page.Claim("a above b", "a", "b", "pass@64", matched="kl"),
         page.Claim("a above the base", "a", "base", "pass@1"),
         page.Claim("a writes less", "a", "b", "length", below=True),
         page.Claim("c above b", "c", "b", "pass@1"),
@@ -23,8 +23,8 @@ TOPIC = page.Topic(
 )
 
 
-def at(first, right, kl, length=9.0):
-    return {"first": arms.pack(first), "right": arms.pack(right), "kl": kl, "entropy": 0.1, "length": length}
+def at(first, right, kl, length=9.0, entropy=0.1):
+    return {"first": arms.pack(first), "right": arms.pack(right), "kl": kl, "entropy": entropy, "length": length}
 
 
 def records():
@@ -41,11 +41,11 @@ def records():
     return made
 
 
-def test_values_at_a_kl_are_interpolated_where_a_path_first_reaches_it():
+def test_values_are_interpolated_where_a_path_first_reaches_it():
     path = [(0.0, 0.0), (0.2, 1.0), (0.1, 5.0), (0.4, 2.0)]
-    assert page.at_kl(path, 0.05) == 0.25 and page.at_kl(path, 0.2) == 1.0
-    assert page.at_kl(path, 0.3) == pytest.approx(5 - 2)  # of the last segment, two thirds of the way from 5 to 2
-    assert page.at_kl(path, 9.0) == 2.0
+    assert page.at(path, 0.05) == 0.25 and page.at(path, 0.2) == 1.0
+    assert page.at(path, 0.3) == pytest.approx(5 - 2)  # of the last segment, two thirds of the way from 5 to 2
+    assert page.at(path, 9.0) == 2.0
     assert page.matched([(0.0, 0.0), (0.1, 3.0)], path) == (3.0, 0.5)
 
 
@@ -54,11 +54,28 @@ def test_arms_are_compared_at_the_kl_that_both_reach():
     first, second = results.pairs(TOPIC.claims[0])
     assert first[0] == 3 / 4  # the last value of a, which ends at 0.2
     assert second[0] == pytest.approx(1.5 / 4)  # b between its measurements at 0.1 and at 0.3
-    most = page.Claim("", "a", "b", "pass@256", matched=True)  # only base and end have it: b is two thirds of the way
+    most = page.Claim("", "a", "b", "pass@256", matched="kl")  # only base and end have it: b is two thirds of the way
     assert results.pairs(most)[1][0] == pytest.approx(2 / 4)
     assert results.difference(TOPIC.claims[1]).mean == pytest.approx((18 - 8) / 16 / 4)
     assert results.difference(TOPIC.claims[2]).mean == pytest.approx(-1.5)
     assert results.difference(TOPIC.claims[3]) is None
+
+
+def test_a_law_of_the_entropy_predicts_the_end_from_the_beginning():
+    def run(arm, seed, *points):  # pass@1 times 64 and exp(entropy), which are linear in each other along a law
+        at_step = {str(4 * n): at([1] * 4, [right, 0, 0, 0], n, 9.0, np.log(x)) for n, (right, x) in enumerate(points)}
+        if arm != "base":
+            del at_step["0"]
+        return {"arm": arm, "seed": seed, "rate": 1e-4, "cpu_seconds": 1, "at": at_step, "curves": {}}
+
+    made = []
+    for seed in (0, 1):
+        made += [run("base", seed, (2, 1.10)), run("a", seed, (2, 1.10), (8, 1.07), (12, 1.05))]
+        made += [run("b", seed, (2, 1.10), (8, 1.07), (15 + seed, 1.06))]  # the law says 10
+    lines = page.law(page.Results(made, SIZE), TOPIC).splitlines()
+    gaps = [[float(cell.split()[0]) if cell.strip() else None for cell in line.split("|")[3:5]] for line in lines[2:]]
+    assert gaps[0] == [pytest.approx(0.0, abs=0.05), None]
+    assert gaps[1] == pytest.approx([100 * 5.5 / 64] * 2, abs=0.05)  # a is at 10 where exp(entropy) is 1.06
 
 
 def test_the_page_says_what_has_not_run(tmp_path):
