@@ -343,6 +343,7 @@ class Again:
     share: float = 1.0  # count is this share of the step's prompts, or of its rows
     by: Literal["prompt", "row"] = "prompt"
     samples: int = 0  # rows of each; 0: as many as in the first pass
+    module: str = "policy"  # that samples the rows
     longer: Callable[[Problems, int, int], int] = lambda problems, prompt, completion: 0  # most tokens added, by L, T
     plain: bool = False  # the rows are trained under the prompt of the first pass
     sampled: bool = True  # else each head is a whole completion, which the policy scores

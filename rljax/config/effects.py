@@ -259,7 +259,7 @@ def _alike(phase: Phase, earlier: Sequence[Phase]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for name, kind in _training(phase).items():
         start = phase.module.get(name)
-        if start is not None and start.settings.weights != "random" and name not in phase.seated:
+        if start is not None and start.settings.weights != "random" and name not in phase.writers:
             kinds.setdefault(repr((kind, start)), []).append(name)
     pairs = [(first, other) for first, *others in kinds.values() for other in others]
     return [

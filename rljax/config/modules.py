@@ -163,7 +163,7 @@ def _check_readings(phase: Phase) -> None:
 def _check_seats(phase: Phase) -> None:
     """Check that the modules that play a seat read the rows as they are, in a network that the driver can run."""
     host, needs = phase.task.host, interpreter.needs(phase.algorithm)
-    for name in phase.seated:
+    for name in phase.writers:
         changed = [*phase.module[name].changes, *(("follows",) if phase.of(name).follows else ())]
         texts = [field for field in READING if getattr(phase.reading(name), field)]
         if texts or (changed and host):

@@ -53,25 +53,27 @@ def continued(
     prompts: types.Prompts,
     keys: types.Key,
     heads: types.Action,
+    writer: str = "policy",
 ) -> types.Rollout:
     """Sample completions that begin with given tokens; no loss touches these.
 
     Args:
       setup: the phase on devices.
-      params: the policy's parameters.
+      params: the writer's parameters.
       step: updates before this rollout, int32 scalar.
       rows: n rows without a completion.
       prompts: their prompts, ``[n, L]``.
       keys: ``[n]`` typed keys.
       heads: ``[n, T]`` tokens and ``[n]`` int32 lengths, at most T - 1.
+      writer: the module that samples.
 
     Returns:
       The rows; extra["head"] ``[n, T]`` is 1 on the tokens of the head, where the mask is 0.
     """
     assert heads.length is not None
     width, pad = setup.task.completion_length, setup.ends.pad
-    vocabulary, config = setup.decoder.architecture.vocabulary, setup.settings.sampler
-    sample = segments.blank(rows.reward.size, width, vocabulary, config, pad)
+    model, config = setup.writer(writer), setup.settings.sampler
+    sample = segments.blank(rows.reward.size, width, model.architecture.vocabulary, config, pad)
     length = jnp.clip(heads.length, 0, width - 1)
     given = jnp.arange(width)[None, :] < length[:, None]
     sample = dataclasses.replace(
@@ -82,7 +84,7 @@ def continued(
         finish=jnp.full_like(sample.finish, int(types.Finish.UNFINISHED)),
     )
     fresh = jnp.zeros(length.shape, bool)
-    out = sampling.resume(setup.decoder, params, prompts, keys, sample, fresh, config, setup.ends, segment=width)
+    out = sampling.resume(model, params, prompts, keys, sample, fresh, config, setup.ends, segment=width)
     rows = extras.put(rows, {"head": given.astype(jnp.float32)})
     return rows_lib.filled(rows, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
 
@@ -170,15 +172,16 @@ def second(
 
     Args:
       setup: the phase on devices.
-      params: the policy's parameters.
+      params: of ``Again.module``.
       step: updates before this rollout, int32 scalar.
       rows: the rows of the first pass, ``[B]``.
       edit: n edited prompts.
       key: the run's root key.
 
     Returns:
-      n * ``Again.samples`` rows, not verified; rows of a prompt are adjacent. Rows that train under another
-      prompt than they were sampled under are off-policy. Those of prompts not ``used`` have mask 0 and ``valid`` 0.
+      n * ``Again.samples`` rows, not verified; rows of a prompt are adjacent. Rows that another
+      module sampled, or that train under another prompt than they were sampled under, are off-policy. Those of prompts
+      not ``used`` have mask 0 and ``valid`` 0.
     """
     again, task, count = of(setup), setup.task, samples(setup)
     assert rows.context is not None and rows.index is not None
@@ -205,16 +208,16 @@ def second(
             setup, params, groups.take(rows, row), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
         )
     elif edit.head is None:
-        ends, config, length = setup.ends, setup.settings.sampler, task.completion_length
-        out = sampling.generate(setup.decoder, params, edited, keys, config, ends, samples=count, length=length)
+        model, config, length = setup.writer(again.module), setup.settings.sampler, task.completion_length
+        out = sampling.generate(model, params, edited, keys, config, setup.ends, samples=count, length=length)
         out = rows_lib.filled(blank, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
     else:
         head = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
         prompts = types.Prompts(context.token, context.mask, index, context.image)
-        out = continued(setup, params, step, blank, prompts, keys, head)
+        out = continued(setup, params, step, blank, prompts, keys, head, again.module)
     used = jnp.repeat(edit.used, count).astype(jnp.float32)
-    changed = jnp.zeros_like(used) if again.plain else jnp.ones_like(used)
-    return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=changed)
+    on_policy = jnp.full_like(used, not again.plain and again.module == "policy")
+    return out.replace(mask=out.mask * used[:, None], valid=used, on_policy=on_policy)
 
 
 def _given(setup: phases.Setup, params: types.Tree, rows: types.Rollout, heads: types.Action) -> types.Rollout:

@@ -46,7 +46,7 @@ class Phase:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that the algorithm uses, their trunks and what they follow: "policy", "value" if used, others."""
-        used = {*self.trained, *self.read, *self.teachers, *self.seated, "policy"}
+        used = {*self.trained, *self.read, *self.teachers, *self.writers, "policy"}
         used |= {*("value",) * interpreter.needs(self.algorithm).value}
         while more := {name for m in used for name in (self.of(m).trunk, self.of(m).follows) if name} - used:
             used |= more
@@ -58,6 +58,12 @@ class Phase:
         sampled = self.algorithm.source.origin == "policy" and not traits.traits(self.task).whole
         players = self.settings.world.players if sampled else ()
         return tuple(name for name in players_lib.distinct(players) if name not in PLAYERS)
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The modules beside the policy that sample rows: those that play a seat, and that of the second pass."""
+        again = self.algorithm.source.again
+        return (*self.seated, *((again.module,) if again is not None and again.module != "policy" else ()))
 
     def of(self, module: str) -> ModuleConfig:
         """Return the settings of a module; the defaults for the policy."""
@@ -101,7 +107,7 @@ class Phase:
         trained = {o.module for o in self.algorithm.objectives if interpreter.objective_needs(o).reference}
         pays = [p.needs for p in self.algorithm.transforms if p.needs.reference]
         read = {name for needs in pays for name, field in needs.scores if field == "logp"}
-        return frozenset(trained | read) - {"policy", *self.seated}
+        return frozenset(trained | read) - {"policy", *self.writers}
 
     @property
     def implies(self) -> bool:
@@ -124,7 +130,7 @@ class Phase:
         needs = interpreter.needs(self.algorithm)
         used = {field for name, field in needs.scores if name == module}
         used |= {*(_LOGITS,) * (module in modules.critics(needs))}
-        used |= {*("logp",) * (module in (*self.teachers, *self.seated))}
+        used |= {*("logp",) * (module in (*self.teachers, *self.writers))}
         used |= {*("value",) * (module == "value" and needs.value)}
         for o in self.algorithm.objectives:
             if o.module == module:

@@ -12,8 +12,8 @@ def fired(setup: phases.Setup, sampled: types.Rollout, rows: types.Rollout, key:
     """Return the share of a step on which the source acted.
 
     It is the largest of these shares: of rows whose prompt is not the shuffle's, or has another number of
-    samples; of rows with a head, of a second pass, or paid by it; of rows that the policy did not sample, or that are
-    in the place of others.
+    samples; of rows with a head, of a second pass, paid by it, or cut for it; of rows that the policy did not sample,
+    or that are in the place of others.
 
     Args:
       setup: the phase on devices.
@@ -37,6 +37,8 @@ def fired(setup: phases.Setup, sampled: types.Rollout, rows: types.Rollout, key:
     if source.again is not None:
         paid = trajectories.total(sampled) != sampled.extra["first_reward"]
         shares.append((sampled.extra["pass"] > 0) | paid)
+    if "segment" in source.supplies:
+        shares.append(jnp.any(sampled.extra["segment"] > 0, axis=1))
     if (source.off_policy or source.demonstrated) and rows.on_policy is not None:
         shares.append(rows.on_policy <= 0)
     if source.select is not types.Source.select and not (source.segment and sampled.motion is not None):

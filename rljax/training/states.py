@@ -213,7 +213,7 @@ def sampled(setup: phases.Setup, state: types.TrainState) -> types.TrainState:
     source = setup.algorithm.source
     reads = source.choose or source.head or source.again or source.segment
     pool, snapshot = state.pool if reads else (), state.snapshot if setup.snapshot else None
-    read = {"policy", *setup.phase.seated}
+    read = {"policy", *setup.phase.writers}
     params, frozen = ({m: x for m, x in trees.items() if m in read} for trees in (state.params, state.frozen))
     state = state.replace(params=params, frozen=frozen, pool=pool, snapshot=snapshot)
     return state.replace(opt_state=(), algorithm=(), reference=None, ahead=())

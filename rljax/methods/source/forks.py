@@ -194,18 +194,21 @@ def anytime(
 
 
 @define.source
-def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "") -> types.Source:
+def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "", module: str = "policy") -> types.Source:
     """Estimate the success rate at states within every row by continuations from there, which are not trained.
 
     A row of S steps before its last is cut behind step floor(j (S + 1) / (cuts + 1)) for j of 1 .. cuts: behind every
     step if S = cuts, and more than once behind some if S is less. Writes extra["cut_reward"] ``[B, cuts]``, the mean
     reward of the continuations of each cut, and extra["segment"] ``[B, T]``, the cuts before a token, for
-    ``advantage.segment_rise``. Source: VinePPO (arXiv 2410.01679).
+    ``advantage.segment_rise``. Source: VinePPO (arXiv 2410.01679). With the continuations of a guide, a segment is
+    credited with its advantage under the guide: AggreVaTeD (arXiv 1703.01030, for language 2306.11816), exactly where
+    each segment is one token.
 
     Args:
       cuts: places at which a row is cut.
       samples: continuations from each: cuts * samples rows are sampled for each that is trained.
       delimiter: text of the token that ends a step; empty: every token is a step.
+      module: that samples the continuations.
 
     Raises:
       ValueError: the delimiter is not one token.
@@ -232,7 +235,7 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "") -
         segment = jnp.sum(at <= jnp.arange(width)[None, None, :], axis=1, dtype=jnp.int32)
         return extras.put(first, {"cut_reward": value, "segment": segment})
 
-    again = types.Again(edit=edit, merge=merge, share=float(cuts), by="row", samples=samples)
+    again = types.Again(edit=edit, merge=merge, share=float(cuts), by="row", samples=samples, module=module)
     return types.Source(again=again, supplies=frozenset({"cut_reward", "segment"}))
 
 

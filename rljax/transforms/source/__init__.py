@@ -15,8 +15,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
 ``again``
     A second pass (``types.Again``). ``edit(pool, problems, rollout, solutions, count, key) -> Edit`` returns ``count``
     edited prompts after the first pass has been scored, ``solutions`` ``[B, T]`` being a demonstration for each row;
-    each prompt that is ``used`` gets rows, which are scored too; ``merge(first, second, edit) -> rollout`` puts them in
-    place of rows of the first pass.
+    each prompt that is ``used`` gets rows, which ``module`` samples and which are scored too; ``merge(first, second,
+    edit) -> rollout`` puts them in place of rows of the first pass.
 ``select(rollout, pool, count, key) -> (rollout, pool)``
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
     If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` comes from whole

@@ -12,9 +12,9 @@ import pytest
 import rljax
 from rljax import types
 from rljax.algorithms import compose
-from rljax.run import loop
+from rljax.run import loop, programs
 from rljax.run.records import journals
-from rljax.training import passes, phases, steps
+from rljax.training import passes, phases, producers, steps
 from rljax.training import problems as problems_lib
 from rljax.training import rows as rows_lib
 from rljax.training.producers import completions
@@ -128,6 +128,32 @@ def test_a_text_that_the_tokenizer_cannot_write_is_named():
         passes.longer(setup)
     written = problems_lib.of(toy_setup(source.guide(text="1+2")), jax.random.key(0)).encode("1+2")
     assert setup.task.tokenizer.decode(written) == "1+2" and len(written) == 3
+
+
+@pytest.mark.full
+def test_a_guide_continues_the_rows_of_the_policy():
+    c = tiny.config("vine_ppo()", mesh__data=1, seam__source="vine(2, 3, module='guide')")
+    c.module.guide = rljax.module(weights="random")
+    p = programs.build(c, devices=jax.devices()[:1])
+    (step,) = p.steps
+    setup, state, key = step.setup, p.begin(), p.key
+    producer = producers.make(setup)
+    drawn = rows_lib.each_once(jnp.arange(setup.prompts))
+    prompts = setup.task.prompts(drawn.index, "train")
+    rows = producer.sample(state.params["policy"], (), state.step, drawn, prompts, None, key)
+    _, second = jax.jit(lambda state, rows: producer.edit(state, rows, None, key))(state, rows)
+    of_guide, of_policy = (
+        phases.score(setup, name, setup.params(state, name), second, types.Needs()).logp for name in ("guide", "policy")
+    )
+    sampled = np.asarray(second.mask > 0)
+    np.testing.assert_allclose(of_guide[sampled], second.raw_logp[sampled], atol=1e-5)
+    assert np.abs(np.asarray(of_policy - second.raw_logp)[sampled]).max() > 1e-2
+    head = np.asarray(second.extra["head"]) > 0  # what the policy wrote
+    np.testing.assert_array_equal(second.action.token[head], np.repeat(rows.action.token, 6, axis=0)[head])
+    assert head.any() and not np.asarray(second.on_policy).any() and setup.phase.writers == ("guide",)
+    guide = jax.device_get(setup.params(state, "guide"))
+    after, metrics = step.fused(state, key)
+    assert tiny.equal(after.frozen["guide"], guide) and float(metrics["fired"]) > 0.5  # rows of two tokens are cut
 
 
 # --- its gradient, by enumeration -----------------------------------------------------
