@@ -259,8 +259,7 @@ class Needs:
         return tuple(name for name in SCORES if getattr(self, name, None))
 
     def __or__(self, other: "Needs") -> "Needs":
-        names = (f.name for f in dataclasses.fields(self) if f.name != "whole")
-        union = {name: getattr(self, name) | getattr(other, name) for name in names}
+        union = {name: x | getattr(other, name) for name, x in vars(self).items() if name != "whole"}
         return Needs(**union, whole=max(self.whole, other.whole, key=lambda whole: get_args(Whole).index(whole)))
 
 

@@ -186,7 +186,7 @@ def _check_learning(phase: Phase) -> None:
     if not world.trained or phase.algorithm.source.origin != "policy":
         return
     seated = f"a module of config.world.players={world.players}"
-    reasons = [f"{name!r} is not {seated}" for name in world.trained if name not in phase.seated]
+    reasons = [f"{name!r} is not {seated}" for name in world.trained if name not in {*phase.writers} & {*world.players}]
     reasons += ["expected each name once"] * (len({*world.trained}) < len(world.trained))
     reasons += [f"{spec} does not train the policy"] * ("policy" not in trained)
     twice = [name for name in world.trained if trained.count(name) > trained.count("policy")]

@@ -53,17 +53,13 @@ class Phase:
         return ("policy", *sorted(used - {"policy"}, key=lambda name: (name != "value", name)))
 
     @property
-    def seated(self) -> tuple[str, ...]:
-        """The modules that play a seat of a world, if its rows are sampled."""
-        sampled = self.algorithm.source.origin == "policy" and not traits.traits(self.task).whole
-        players = self.settings.world.players if sampled else ()
-        return tuple(name for name in players_lib.distinct(players) if name not in PLAYERS)
-
-    @property
     def writers(self) -> tuple[str, ...]:
-        """The modules beside the policy that sample rows: those that play a seat, and that of the second pass."""
-        again = self.algorithm.source.again
-        return (*self.seated, *((again.module,) if again is not None and again.module != "policy" else ()))
+        """The modules beside the policy that sample rows: those that play a seat, and that of a second pass."""
+        source = self.algorithm.source
+        played = source.origin == "policy" and not traits.traits(self.task).whole
+        seated = [name for name in self.settings.world.players if name not in PLAYERS] if played else []
+        again = [source.again.module] if source.again is not None and source.again.module != "policy" else []
+        return players_lib.distinct([*seated, *again])
 
     def of(self, module: str) -> ModuleConfig:
         """Return the settings of a module; the defaults for the policy."""

@@ -131,7 +131,7 @@ def test_players_begin_with_the_phase_that_samples():
     c.phases = ("warm", "main")
     c.phase.warm = schema.phase(algorithm="sft()", steps=2)
     warm, main = resolve.run(c).phases
-    assert warm.modules == ("policy",) and warm.trained == {"policy"} and warm.seated == ()
+    assert warm.modules == ("policy",) and warm.trained == {"policy"} and warm.writers == ()
     assert main.modules == ("policy", "second") and main.trained == {"policy", "second"}
     other = resolve.run(resolve.played(c, SUMS)).phases[-1]  # as the command that evaluates on another task
     assert other.settings.world.players == ("policy",) and other.modules == ("policy",)

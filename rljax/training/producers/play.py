@@ -280,7 +280,7 @@ def of_chapters(rows: types.Rollout, book: chapters.Book, turns: int, seats: int
 def players(setup: phases.Setup, state: types.TrainState, key: types.Key) -> dict[str, types.Tree]:
     """Return the parameters of those who play the seats of a step, by name; ``key`` is the run's root key."""
     params = {"policy": state.params["policy"]}
-    params |= {name: setup.params(state, name) for name in setup.phase.seated}
+    params |= {name: setup.params(state, name) for name in setup.phase.writers}
     if not setup.snapshot:
         return params
     snapshot = state.snapshot
