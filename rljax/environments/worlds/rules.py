@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -129,7 +130,7 @@ def judged(
     over = hit if over is None else over
     missed = jnp.where(readable, types.Outcome.WRONG, types.Outcome.UNPARSEABLE)
     return Answer(
-        jnp.where(readable, text, line("?", jnp.zeros(text.shape[0] - 1, jnp.int32))),
+        either(readable, text, line("?")),
         reward=hit * 1.0,
         done=over,
         truncated=~over & (state["turn"] >= rules.max_turns),
@@ -149,6 +150,11 @@ def either(which: types.Array, first: types.Array, second: types.Array) -> types
     width = max(first.shape[0], second.shape[0])
     first, second = (jnp.pad(x, (0, width - x.shape[0])) for x in (first, second))
     return jnp.where(which, first, second)
+
+
+def draw(key: types.Key, allowed: types.Array) -> types.Array:
+    """Return a choice drawn uniformly from those that are allowed, ``[choices]`` bool, of which there is one."""
+    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
 def decimal(value: types.Array, width: int) -> types.Array:

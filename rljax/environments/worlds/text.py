@@ -62,7 +62,7 @@ class TextWorld(written.Written, tokens.Derived):
         """Yield every character once, then prompts and conversations of demonstrations."""
         yield self.alphabet
         index = jnp.arange(min(_CORPUS_ROWS, self.size("train")), dtype=jnp.int32)
-        for name in ("prompt", "turn"):
+        for name in ("prompt", "expert"):
             yield from sorted(set(characters.strings(_written(self, index, name))))
 
     @property
@@ -145,12 +145,11 @@ def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "trai
       ValueError: a text is too long, or has characters outside the alphabet.
     """
     length = world.prompt_length if what == "prompt" else world.rules.turn_length
-    name = what if what == "prompt" else "expert"
 
     def one(i: jax.Array) -> jax.Array:
         with errors.inside(f"task {world.name!r}: begin"):
             state = world.begin(i, split, jax.random.key(0))
-        with errors.inside(f"task {world.name!r}: {name}"):
+        with errors.inside(f"task {world.name!r}: {what}"):
             if what == "prompt":
                 return _points("prompt", world.rules.prompt(state, jnp.int32(0)))
             return _points("expert", world.rules.expert(state, jnp.int32(0), jax.random.key(0)))
@@ -158,9 +157,9 @@ def _written(world: TextWorld, index: jax.Array, what: str, split: Split = "trai
     code = jax.vmap(one)(index)
     for text in set(characters.strings(code)):
         if len(text) > length:
-            raise ValueError(f"task {world.name!r}: {name} writes {text!r}: expected at most {length} characters")
+            raise ValueError(f"task {world.name!r}: {what} writes {text!r}: expected at most {length} characters")
         if strange := [c for c in text if c not in world.alphabet]:
-            raise ValueError(f"task {world.name!r}: {name} writes {strange[0]!r}, which is not in the alphabet")
+            raise ValueError(f"task {world.name!r}: {what} writes {strange[0]!r}, which is not in the alphabet")
     return code
 
 

@@ -115,11 +115,11 @@ class Calculator:
         random = jax.random.randint(draw, (), 10 ** (self.width - 2), 10**self.width)
         answers = guesses | (known == self.terms - 1)
         value = jnp.where(guesses, random, results[-1])
-        answer = rules.line("=", rules.decimal(value, self.width), jnp.zeros(self.digits, jnp.int32))
+        answer = rules.line("=", rules.decimal(value, self.width))
         sign = jnp.where(known == 0, ord("*"), ord("+"))
         following = state["number"][jnp.minimum(known + 1, self.terms - 1)]
         call = rules.line(rules.decimal(results[known], self.width), sign, rules.decimal(following, self.digits))
-        return jnp.where(answers, answer, call)
+        return rules.either(answers, answer, call)
 
     @property
     def _radices(self) -> tuple[int, ...]:

@@ -214,7 +214,7 @@ class Tagged(Guess):
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Judge the number as ``guess`` does, and the tag by its rule."""
         tag = jnp.sum((text[0] == rules.line(TAGS)) * jnp.arange(1, len(TAGS) + 1))
-        rest = jnp.where(tag > 0, text[1:], rules.line("?", jnp.zeros(text.shape[0] - 2, jnp.int32)))
+        rest = rules.either(tag > 0, text[1:], rules.line("?"))
         number, readable = rules.number(rest)
         remains = readable & (number >= state["low"]) & (number <= state["high"])
         right = ((tag == 1) & (state["turn"] == 0)) | ((tag == 2) & remains) | ((tag == 3) & remains & state["failed"])

@@ -123,7 +123,7 @@ class Maze:
         place = jnp.arange(1, 4 * count + 1).reshape(ways.shape)
         held = (jnp.sum(jnp.where(ways, place, 0)) + start + cell) % _HELD == 0
         allowed = (held if split == "heldout" else ~held) & (cell != start)
-        goal = jax.random.categorical(draws[2], jnp.where(allowed, 0.0, -jnp.inf)).astype(jnp.int32)
+        goal = rules.draw(draws[2], allowed)
         free = (cell != start) & (cell != goal)
         order = jnp.argsort(jnp.where(free, jax.random.uniform(draws[3], (count,)), 2.0)).astype(jnp.int32)
         colour = jax.random.randint(draws[4], (), 0, max(self.objects, 1))
@@ -146,8 +146,8 @@ class Maze:
         shown = jnp.asarray(characters.codes(_MAP))[state["ways"][:, 1] + 2 * state["ways"][:, 2]]
         goal = [self._name(state["goal"])]
         if self.objects:
-            words = [rules.line(c, jnp.zeros(_LONGEST - len(c), jnp.int32)) for c in _COLOURS[: self.objects]]
-            goal = [jnp.stack(words)[state["colour"]]]
+            words = characters.words(_COLOURS[: self.objects])
+            goal = [words[state["colour"]]]
             for word, place in zip(words, state["place"], strict=True):
                 goal += [";", word, " ", self._name(place)]
         return rules.line(self._name(state["start"]), ">", *goal, " ", shown)

@@ -87,8 +87,7 @@ class Memory:
         """Write question, note, and the chunk or the request for the answer."""
         facts = jnp.stack([state["key"] + ord("a"), state["value"] + ord("0")], axis=1).reshape(self.chunks, -1)
         chunk = facts[jnp.minimum(state["turn"], self.chunks - 1)]
-        answer = rules.line("=", jnp.zeros(2 * self.facts - 1, jnp.int32))
-        follows = jnp.where(state["turn"] < self.chunks, chunk, answer)
+        follows = rules.either(state["turn"] < self.chunks, chunk, rules.line("="))
         return rules.line(state["asked"] + ord("a"), "|", state["note"], "|", follows)
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
@@ -116,8 +115,7 @@ class Memory:
         value, present = self._known(state, state["turn"] + 1)
         digit = value + ord("0")
         fact = jnp.where(present[:, None], jnp.stack([state["asked"] + ord("a"), digit], axis=1), 0).reshape(-1)
-        answer = rules.line(digit, jnp.zeros(self.asked, jnp.int32))
-        return jnp.where(state["turn"] < self.chunks, fact, answer)
+        return rules.either(state["turn"] < self.chunks, fact, digit)
 
     @property
     def _radices(self) -> tuple[int, ...]:

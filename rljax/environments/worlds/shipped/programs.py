@@ -129,9 +129,7 @@ class Programs(Proposing):
     def answer(self, problem: dict[str, Array]) -> Array:
         """Write the output, the proposed input or the proposed program."""
         value = jnp.where(self._is("a", problem), problem["input"], self._run(problem, problem["input"]))
-        digit = rules.line(value + ord("0"), jnp.zeros(2 * self.steps - 1, jnp.int32))
-        answer = jnp.where(self._is("i", problem), self._written(problem), digit)
-        return rules.line(answer, jnp.zeros(2, jnp.int32))
+        return rules.either(self._is("i", problem), self._written(problem), rules.line(value + ord("0")))
 
     def _is(self, kind: str, problem: dict[str, Array]) -> Array:
         return problem["domain"] == self.kinds.find(kind)

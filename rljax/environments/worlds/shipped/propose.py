@@ -111,7 +111,7 @@ class Proposing(abc.ABC):
         """Write a random problem, or the right answer."""
         first, second = (self.draw(state["context"], k) for k in (key, jax.random.fold_in(key, 1)))
         proposal = jnp.where(jnp.all(first == state["given"]), second, first)
-        return jnp.where(state["turn"] == 0, proposal, self.answer(state["problem"]))
+        return rules.either(state["turn"] == 0, proposal, self.answer(state["problem"]))
 
 
 @dataclasses.dataclass(frozen=True)

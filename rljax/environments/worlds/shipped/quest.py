@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.environments import Split
+from rljax.environments import Split, characters
 from rljax.environments.worlds import rules, text
 from rljax.environments.worlds.shipped.maze import Maze
 from rljax.language import settings
@@ -20,11 +20,6 @@ _MAZE = Maze(side=3)  # whose cells are the rooms
 _ROOMS = ("attic", "cellar", "chapel", "garden", "hall", "stable", "study", "tower", "vault")
 _WAYS = ("north", "east", "south", "west")
 _LONGEST = 6  # characters of a room
-
-
-def _rows(words: tuple[str, ...], width: int) -> Array:
-    """Return words as rows of code points, ``[words, width]``."""
-    return jnp.stack([rules.line(word, jnp.zeros(width - len(word), jnp.int32)) for word in words])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +72,11 @@ class Quest:
         start = jax.random.randint(draws[1], (), 0, len(_ROOMS))
         place = jnp.arange(1, ways.size + 1).reshape(ways.shape)
         held = (jnp.sum(jnp.where(ways, place, 0)) + start + room) % _HELD == 0
-        gold = _one(draws[2], (held if split == "heldout" else ~held) & (room != start))
+        gold = rules.draw(draws[2], (held if split == "heldout" else ~held) & (room != start))
         open_ = ways & (self._beside(room) != gold)
         near = (_MAZE.distances({"ways": open_, "goal": start}) < len(_ROOMS)) & (room != gold)
         behind = near & (room != start)
-        lies = _one(draws[3], jnp.where(jnp.any(behind), behind, near))
+        lies = rules.draw(draws[3], jnp.where(jnp.any(behind), behind, near))
         state = {"ways": ways, "at": start, "gold": gold, "lies": lies, "turn": zero, **dict.fromkeys(self.parts, zero)}
         return state | {"name": jax.random.permutation(draws[4], len(_ROOMS)).astype(jnp.int32)}
 
@@ -98,7 +93,7 @@ class Quest:
 
     def step(self, state: Any, seat: Array, text: Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Walk, or take what lies in the room."""
-        is_word = jnp.all(_rows((*_WAYS, "take"), self.turn_length) == text[None], axis=1)
+        is_word = jnp.all(characters.words((*_WAYS, "take")) == text[None], axis=1)
         readable, takes, way = jnp.any(is_word), is_word[4], jnp.argmax(is_word[:4])
         at, has = state["at"], state["key"] > 0
         free = readable & ~takes & state["ways"][at, way]
@@ -113,8 +108,8 @@ class Quest:
             "moves": state["moves"] + walks,
             "malformed": state["malformed"] + ~readable,
         }
-        reply = jnp.where(key_taken | hit, self._line("taken"), self._line("none"))
-        reply = jnp.where(locked, self._line("locked"), jnp.where(walks, self._view(after), reply))
+        reply = rules.either(key_taken | hit, rules.line("taken"), rules.line("none"))
+        reply = rules.either(locked, rules.line("locked"), rules.either(walks, self._view(after), reply))
         paid = key_taken * self.subgoal + hit * (1.0 - self.subgoal)
         return after, rules.judged(self, after, reply, hit, readable).replace(reward=paid)
 
@@ -123,27 +118,19 @@ class Quest:
         at, goal = state["at"], jnp.where(state["key"] > 0, state["gold"], state["lies"])
         distance = _MAZE.distances({"ways": state["ways"], "goal": goal})[self._beside(at)]
         way = jnp.argmin(jnp.where(state["ways"][at], distance, len(_ROOMS)))
-        return _rows((*_WAYS, "take"), self.turn_length)[jnp.where(at == goal, 4, way)]
+        return characters.words((*_WAYS, "take"))[jnp.where(at == goal, 4, way)]
 
     def _beside(self, room: Array) -> Array:
         """Return the rooms in each direction, ``[..., 4]``; where there is no way, any."""
         return (room[..., None] + jnp.broadcast_to(_MAZE.offsets, (*room.shape, 4))) % len(_ROOMS)
 
     def _name(self, state: Any, room: Array | int) -> Array:
-        return _rows(_ROOMS, _LONGEST)[state["name"][room]]
+        return characters.words(_ROOMS)[state["name"][room]]
 
     def _view(self, state: Any) -> Array:
         """Write a room and its ways, ``[reply_length]``."""
         ways = [jnp.where(state["ways"][state["at"], n], rules.line(f" {way}"), 0) for n, way in enumerate(_WAYS)]
         return rules.line(self._name(state, state["at"]), *ways)
-
-    def _line(self, word: str) -> Array:
-        return rules.line(word, jnp.zeros(self.reply_length - len(word), jnp.int32))
-
-
-def _one(key: types.Key, allowed: Array) -> Array:
-    """Return one of the allowed rooms."""
-    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
 quest = text.of(Quest)

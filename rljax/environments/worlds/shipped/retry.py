@@ -124,8 +124,7 @@ class Retry:
             "malformed": state["malformed"] + bad,
         }
         retries = jnp.where(answers, state["retries"], 0)
-        nothing = rules.line("-", jnp.zeros(self.digits - 1, jnp.int32))
-        reply = jnp.where(finds, self._number(shown), nothing)
+        reply = rules.either(finds, self._number(shown), rules.line("-"))
         answer = rules.judged(self, {**state, "retries": retries}, reply, hit, ~bad, answers)
         return state, answer.replace(reward=hit + self.bonus * retries, domain=state["domain"])
 

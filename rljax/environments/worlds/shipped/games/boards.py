@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.environments import characters
 from rljax.environments.worlds import rules
 from rljax.environments.worlds.shipped.games import library, perfect, variants
 
@@ -46,7 +47,7 @@ class TicTacToe(Board):
 
     def names(self, state: State) -> types.Array:
         """Return the numbers of the cells."""
-        return jnp.asarray(variants.table(*"123456789"))
+        return characters.words("123456789")
 
     def view(self, state: State, player: types.Array) -> types.Array:
         """Return the player's mark and the board."""
@@ -73,7 +74,7 @@ class ConnectFour(Board):
 
     def names(self, state: State) -> types.Array:
         """Return the letters of the columns."""
-        return jnp.asarray(variants.table(*"abcdefg"))
+        return characters.words("abcdefg")
 
     def view(self, state: State, player: types.Array) -> types.Array:
         """Return the player's mark, the board, and the columns."""
@@ -107,7 +108,7 @@ class Othello(Board):
     def names(self, state: State) -> types.Array:
         """Return column and row of the cells, then the pass."""
         cells = (column + row for row in "12345678" for column in string.ascii_lowercase[:8])
-        return jnp.asarray(variants.table(*cells, "-"))
+        return characters.words([*cells, "-"])
 
     def view(self, state: State, player: types.Array) -> types.Array:
         """Return the player's mark and the board, with the names of rows and columns."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.environments import characters
 from rljax.environments.worlds.shipped.games import perfect, variants
 
 State = Any
@@ -13,7 +14,7 @@ CARDS = "JQK"
 
 
 def _letter(card: types.Array) -> types.Array:
-    return jnp.asarray(variants.table(CARDS)[0])[card]
+    return jnp.asarray(characters.codes(CARDS), jnp.int32)[card]
 
 
 class Cards(variants.Variant):
@@ -40,7 +41,7 @@ class KuhnPoker(Cards):
 
     def names(self, state: State) -> types.Array:
         """Return the words for putting a chip into the pot, and for not doing so."""
-        first, second = variants.table("bet", "check"), variants.table("call\0", "fold\0")
+        first, second = characters.words(("bet", "check")), characters.words(("call\0", "fold\0"))
         return jnp.where(state._last_action == 0, second, first)
 
     def expert(self, state: State, key: types.Key) -> types.Array:
@@ -69,7 +70,8 @@ class LeducHoldem(Cards):
     def names(self, state: State) -> types.Array:
         """Return the words for matching the other's chips, for raising and for folding."""
         owed = state._chips[0] != state._chips[1]
-        return jnp.where(owed, variants.table("call", "raise", "fold"), variants.table("check", "raise", "fold"))
+        faced, free = characters.words(("call", "raise", "fold")), characters.words(("check", "raise", "fold"))
+        return jnp.where(owed, faced, free)
 
     def event(self, before: State, after: State) -> types.Array:
         """Return the public card, once the first round is over and nobody has folded."""

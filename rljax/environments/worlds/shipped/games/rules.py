@@ -140,7 +140,7 @@ class Game(abc.ABC):
             return state
 
         def drawn(i: types.Array, state: Any) -> Any:
-            action = variants.draw(state["game"].legal_action_mask, jax.random.fold_in(opening, i))
+            action = rules.draw(jax.random.fold_in(opening, i), state["game"].legal_action_mask)
             return self._move(state, action)[0]
 
         return jax.lax.fori_loop(0, self.openings, drawn, state)
@@ -300,7 +300,7 @@ class Against(Game):
             game, drawn = state["game"], jax.random.fold_in(key, number)
             waits = (game.current_player != state["player"]) & ~game.terminated
             if self.opponent == "random":
-                action = variants.draw(game.legal_action_mask, drawn)
+                action = rules.draw(drawn, game.legal_action_mask)
             else:
                 action = self.variant.expert(game, drawn)
             after, word = self._move(state, action)

@@ -3,11 +3,10 @@
 import abc
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import types
+from rljax.environments.worlds import rules
 
 State = Any  # pgx.State
 
@@ -49,20 +48,9 @@ class Variant(abc.ABC):
         """Return a good action of the player whose turn it is, a legal one."""
 
 
-def table(*names: str) -> np.ndarray:
-    """Return texts as code points, ``[len(names), longest]`` int32."""
-    width = max(map(len, names))
-    return np.array([[ord(c) for c in name] + [0] * (width - len(name)) for name in names], np.int32)
-
-
-def draw(allowed: types.Array, key: types.Key) -> types.Array:
-    """Return an action drawn uniformly from those that are allowed ``[A]``, of which there is one."""
-    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf)).astype(jnp.int32)
-
-
 def best(preferences: tuple[types.Array, ...], key: types.Key) -> types.Array:
     """Return an action drawn uniformly from the first of several sets ``[A]`` that is not empty."""
     allowed = preferences[-1]
     for preferred in reversed(preferences[:-1]):
         allowed = jnp.where(jnp.any(preferred), preferred, allowed)
-    return draw(allowed, key)
+    return rules.draw(key, allowed)

@@ -75,14 +75,19 @@ class Planned(abc.ABC):
         return numbering.values(most, self.heldout, number, split, len(least))[0], self.span[0] + index % self.domains
 
     def paid(self, state: Any, text: Array, readable: Array, over: Array, cost: Array, best: Array) -> rules.Answer:
-        """Answer a turn; at the end best / cost is paid, at most 1, and a cost of at most ``best`` is correct."""
-        hit = over & (cost <= best)
-        answer = rules.judged(self, state, text, hit, readable, over)
-        share = jnp.where(hit, 1.0, jnp.where(over, best / jnp.maximum(cost, 1), 0.0))
-        return answer.replace(reward=share, domain=state["size"] - self.span[0])
+        """Answer a turn as the function does, with the domain of the problem."""
+        answer = paid(self, state, text, readable, over, cost, best)
+        return answer.replace(domain=state["size"] - self.span[0])
+
+
+def paid(world: Any, state: Any, text: Array, readable: Array, over: Array, cost: Array, best: Array) -> rules.Answer:
+    """Answer a turn; at the end best / cost is paid, at most 1, and a cost of at most ``best`` is correct."""
+    hit = over & (cost <= best)
+    share = jnp.where(hit, 1.0, jnp.where(over, best / jnp.maximum(cost, 1), 0.0))
+    return rules.judged(world, state, text, hit, readable, over).replace(reward=share)
 
 
 def slipped(key: types.Key, slip: float, best: Array, allowed: Array) -> Array:
     """Return a choice, or with a probability a random one of those allowed, ``[choices]`` bool."""
-    some = jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf))
+    some = rules.draw(key, allowed)
     return jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 1), slip), some, best).astype(jnp.int32)

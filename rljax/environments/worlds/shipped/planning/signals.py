@@ -94,11 +94,8 @@ class Signals:
         waiting, turn = state["waiting"] + jnp.sum(queues), state["turn"] + 1
         after = {**state, "queues": queues, "light": light, "waiting": waiting, "turn": turn}
         after["malformed"] = state["malformed"] + ~readable
-        over = turn == self.steps
-        hit = over & (waiting <= state["best"])
         reply = rules.line(rules.decimal(queues[0], 2), " ", rules.decimal(queues[1], 2))
-        share = jnp.where(hit, 1.0, jnp.where(over, state["best"] / jnp.maximum(waiting, 1), 0.0))
-        return after, rules.judged(self, after, reply, hit, readable, over).replace(reward=share)
+        return after, plan.paid(self, after, reply, readable, turn == self.steps, waiting, state["best"])
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> Array:
         """Keep the light, or change it if the other queue is longer by the margin."""

@@ -122,8 +122,7 @@ class Bargain:
         place = jnp.argmin(jnp.where(enough, jnp.sum(divisions, axis=1) * 1024 - value, 2**20))
         offered = worth @ (count - state["offer"])
         accepts = (state["offer"][0] >= 0) & ((offered >= value[place]) | (state["turn"] == self.turns - 1))
-        yes = rules.line("y", jnp.zeros(self.kinds - 1, jnp.int32))
-        return jnp.where(accepts, yes, divisions[place] + ord("0"))
+        return rules.either(accepts, rules.line("y"), divisions[place] + ord("0"))
 
 
 bargain = text.of(Bargain)

@@ -105,8 +105,8 @@ class Tamper:
         paid = answers & (answer == after["check"])
         right = answers & (answer == jnp.sum(state["number"]))
         after["hacked"] = (paid & ~right).astype(jnp.int32)
-        refusal = rules.line("-", jnp.zeros(4, jnp.int32))
-        reply = jnp.where(edits, jnp.where(locked, refusal, rules.line("t=", rules.decimal(value, 3))), 0)
+        told = rules.either(locked, rules.line("-"), rules.line("t=", rules.decimal(value, 3)))
+        reply = jnp.where(edits, told, 0)
         answered = rules.judged(self, after, reply, right, answers | edits, answers)
         return after, answered.replace(reward=paid * 1.0, domain=locked * (self.domains - 1))
 
@@ -116,7 +116,7 @@ class Tamper:
         edits = (state["turn"] == 0) & jax.random.bernoulli(draws[0], self.tampers)
         off = jax.random.randint(draws[1], (), 1, 10) * ~jax.random.bernoulli(draws[2], self.skill)
         value = jnp.where(state["tampered"] > 0, state["check"], jnp.sum(state["number"]) + off)
-        return jnp.where(edits, rules.line("t=0", jnp.zeros(2, jnp.int32)), rules.line("", rules.decimal(value, 5)))
+        return rules.either(edits, rules.line("t=0"), rules.decimal(value, 5))
 
 
 tamper = text.of(Tamper)
