@@ -38,11 +38,6 @@ def codes(text: str) -> list[int]:
     return [ord(character) for character in text]
 
 
-def constant(character: str, rows: int) -> jax.Array:
-    """Return a column of one character: [rows] int32."""
-    return jnp.full((rows,), ord(character), jnp.int32)
-
-
 def line(rows: int, *parts: str | jax.Array) -> jax.Array:
     """Join texts and code points ``[rows]`` or ``[rows, K]``: ``[rows, sum of K]`` int32."""
     columns = [jnp.zeros((rows, 0), jnp.int32)]
@@ -171,9 +166,8 @@ def read(tokenizer: tokenizers.Tokenizer, token: jax.Array, mask: jax.Array) -> 
     emitted = mask > 0
     stop = emitted & (token == tokenizer.eos)
     text = emitted & (jnp.cumsum(stop, axis=1) == 0)
-    code = (
-        jnp.asarray(tokenizer.characters()).at[token].get(mode="fill", fill_value=0)
-    )  # a model may have ids beyond the tokenizer
+    # a model may have ids beyond the tokenizer
+    code = jnp.asarray(tokenizer.characters()).at[token].get(mode="fill", fill_value=0)
     code = jnp.where(code > 0, code, UNREADABLE)
     return Reading(jnp.where(text, code, 0), jnp.any(stop, axis=1))
 

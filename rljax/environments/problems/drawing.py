@@ -28,9 +28,9 @@ _FONT = {
 }
 
 
-def palette(colours: int | None = None) -> jax.Array:
-    """Return the first colours as a table ``[colours, 3]`` uint8."""
-    return jnp.asarray([*COLOURS.values()][:colours], jnp.uint8)
+def palette() -> jax.Array:
+    """Return the colours as a table ``[colours, 3]`` uint8."""
+    return jnp.asarray([*COLOURS.values()], jnp.uint8)
 
 
 def blank(rows: int, pixels: int) -> jax.Array:

@@ -239,7 +239,11 @@ def exact(answer: jax.Array, written: jax.Array, alphabet: str) -> tuple[jax.Arr
       ``[P]`` bool, whether it has characters, and all are in the alphabet; ``[P]`` bool, whether it is the answer.
     """
     length = answer.shape[1] + 1  # an answer that is longer than every answer differs in the last place
-    present = written != 0
-    parseable = jnp.any(present, axis=1) & jnp.all(characters.among(written, alphabet) | ~present, axis=1)
     equal = characters.pack(written, length) == characters.pack(answer, length)
-    return parseable, jnp.all(equal, axis=1)
+    return consists(written, alphabet), jnp.all(equal, axis=1)
+
+
+def consists(written: jax.Array, alphabet: str) -> jax.Array:
+    """Return whether texts ``[P, T]`` have characters, and all are in the alphabet: ``[P]`` bool."""
+    present = written != 0
+    return jnp.any(present, axis=1) & jnp.all(characters.among(written, alphabet) | ~present, axis=1)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 
 from rljax.environments import characters
 from rljax.environments.problems import constructors, mixed, rules, task
+from rljax.language import settings
 
 OPERATORS = "+-*"
+_COMMON = rules.Common()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +47,7 @@ class Arithmetic:
         digit, operator = self._split(value)
         parts: list[str | jax.Array] = []
         for i in range(self.operands):
-            parts += [operator[:, i - 1]] if i else []
-            parts += [digit[:, i, ::-1] + ord("0")]
+            parts += [operator[:, i - 1] if i else "", digit[:, i, ::-1] + ord("0")]
         return characters.line(len(value), *parts, "=")
 
     def solve(self, value: jax.Array, slip: jax.Array, off: jax.Array) -> rules.Solution:
@@ -89,32 +90,23 @@ class Arithmetic:
 
     def _working(self, digit: jax.Array, written: jax.Array, carried: jax.Array) -> jax.Array:
         """Write one sum for each column, units first, such as ``7+8=15;3+4+1=8;``."""
-        rows, parts = digit.shape[0], []
+        parts: list[str | jax.Array] = []
         for column in range(self.digits):
             for i in range(self.operands):
-                parts += [characters.constant("+", rows)] if i else []
-                parts += [digit[:, i, column] + ord("0")]
+                parts += ["+" if i else "", digit[:, i, column] + ord("0")]
             if column:
                 some = carried[:, column] > 0
                 parts += [jnp.where(some, ord("+"), 0), jnp.where(some, carried[:, column] + ord("0"), 0)]
-            parts += [characters.constant("=", rows), *characters.decimal(written[:, column], 2).T]
-            parts += [characters.constant(";", rows)]
-        return jnp.stack(parts, axis=1)
+            parts += ["=", characters.decimal(written[:, column], 2), ";"]
+        return characters.line(len(digit), *parts)
 
 
+@settings.flat
 def arithmetic(
     operands: int = 2,
     digits: int | tuple[int, ...] = 2,
     operators: str = "+",
-    working: bool = True,
-    slip: float = 0.0,
-    noise: float = 0.0,
-    heldout: float = 0.1,
-    prompt_length: int | None = None,
-    completion_length: int | None = None,
-    step_reward: float = 0.0,
-    strict: bool = False,
-    votes: bool = False,
+    common: rules.Common = _COMMON,
 ) -> task.Problems | mixed.Mixed:
     """Build the arithmetic task: ``37+48=`` is answered by ``7+8=15;3+4+1=8;85``, or by ``85`` without working.
 
@@ -124,21 +116,14 @@ def arithmetic(
 
     The demonstrator makes mistakes: it forgets a carry between two columns with probability ``slip``, and writes a
     wrong units digit of a column's sum (uniform among the others) with probability ``noise``; working and answer
-    follow from the digits it wrote. Without working it makes the same mistakes; a borrow is a carry of -1.
+    follow from the digits it wrote. Without working it makes the same mistakes; a borrow is a carry of -1. Working is
+    for ``operators="+"`` only.
 
     Args:
       operands: how many numbers a problem has, 2 to 10.
       digits: decimal digits of each number; of several, such as (1, 2, 3), problems take turns, and each is a domain.
       operators: some of ``+-*``; each gap draws one of them, and ``*`` binds tighter.
-      working: demonstrations add column by column; for ``operators="+"`` only.
-      slip: probability of forgetting a carry, for each carry.
-      noise: probability of a wrong sum, for each column.
-      heldout: fraction of problems held out, strictly between 0 and 1.
-      prompt_length: tokens of a prompt; None: as many as needed.
-      completion_length: tokens of a completion, end-of-sequence included; None: as many as demonstrations need.
-      step_reward: paid where a column's sum, or the row, ends right, and charged where it ends wrong.
-      strict: whether an answer is correct only behind the whole working, without a wrong sum.
-      votes: whether the part ``answer`` numbers the answer, so that samples vote: maj@k, ``mm_upt``.
+      common: settings that all problems have.
 
     Returns:
       The task, not yet bound to a tokenizer.
@@ -146,7 +131,6 @@ def arithmetic(
     Raises:
       ValueError: a setting is out of range, answers overflow int32, or a length is too small.
     """
-    common = rules.Common(working, slip, noise, heldout, prompt_length, completion_length, step_reward, strict, votes)
     if isinstance(digits, tuple):
         if len(digits) < 2 or len(set(digits)) < len(digits):
             raise ValueError(f"digits: {digits} is not a number, or several different ones")
@@ -194,9 +178,7 @@ def _multiply(term: jax.Array, factor: jax.Array) -> jax.Array:
     return jnp.sum(jnp.stack(shifted), axis=0)
 
 
-def _carry(
-    columns: jax.Array, forget: jax.Array | None = None, off: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
+def _carry(columns: jax.Array, forget: jax.Array, off: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Carry tens from column to column: return the number written for each and the carry into it, [P, K] both.
 
     ``forget`` drops the carry out of a column; ``off`` adds that much to the units digit of its sum, modulo ten.
@@ -206,12 +188,9 @@ def _carry(
     for i in range(columns.shape[1]):
         carried.append(carry)
         total = columns[:, i] + carry
-        if off is not None:
-            total = total - total % 10 + (total + off[:, i]) % 10
+        total = total - total % 10 + (total + off[:, i]) % 10
         written.append(total)
-        carry = total // 10
-        if forget is not None:
-            carry = jnp.where(forget[:, i], 0, carry)
+        carry = jnp.where(forget[:, i], 0, total // 10)
     return jnp.stack(written, axis=1), jnp.stack(carried, axis=1)
 
 

@@ -105,13 +105,13 @@ class Backtracking(shapes.Shaped):
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Follow the path: correct if it starts and ends right and has edges that exist."""
         _, goal, edge, code = self._graph(value)
-        present = written != 0
-        parseable = jnp.any(present, axis=1) & jnp.all(characters.among(written, _LETTERS) | ~present, axis=1)
         node = _nodes(code, characters.pack(written, _NAMES + 1))  # longer than every path
         end = node[:, 1:] < 0
         exists = _linked(_adjacency(edge), node[:, :-1], node[:, 1:]) | end
         last = jnp.take_along_axis(node, jnp.sum(node >= 0, axis=1, keepdims=True) - 1, axis=1)[:, 0]
-        return parseable, (node[:, 0] == 0) & (last == goal) & end[:, -1] & jnp.all(exists, axis=1)
+        return rules.consists(written, _LETTERS), (node[:, 0] == 0) & (last == goal) & end[:, -1] & jnp.all(
+            exists, axis=1
+        )
 
     def judge_steps(self, value: jax.Array, written: jax.Array) -> rules.Steps:
         """Follow the search, from step to step."""

@@ -50,13 +50,10 @@ class Countdown(written.WrittenTask):
     def write_prompts(self, index: types.Array, split: Split) -> jax.Array:
         """Write the numbers in their order, and the target."""
         values, target, _ = self._problem(index, split)
-        rows, parts = values.shape[0], []
+        parts: list[str | jax.Array] = []
         for i in range(self.numbers):
-            parts += [characters.decimal(values[:, i], len(str(self.highest)))]
-            parts += [characters.constant(" ", rows)[:, None]]
-        parts += [characters.constant(c, rows)[:, None] for c in "> "]
-        parts += [characters.decimal(target, len(str(self.largest))), characters.constant(":", rows)[:, None]]
-        return jnp.concatenate(parts, axis=1)
+            parts += [characters.decimal(values[:, i], len(str(self.highest))), " "]
+        return characters.line(len(values), *parts, "> ", characters.decimal(target, len(str(self.largest))), ":")
 
     def write_demonstrations(self, index: types.Array, split: Split, key: types.Key) -> jax.Array:
         """Write the expression that defined the target or, with probability ``slip``, another random one."""

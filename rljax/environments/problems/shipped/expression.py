@@ -184,12 +184,12 @@ def parse(code: jax.Array, operators: str) -> Parsed:
     previous = jnp.concatenate([blank + ord("("), code[:, :-1]], axis=1)  # the text as if in parentheses
     following = jnp.concatenate([code[:, 1:], blank], axis=1)
     digit, opening, closing = _is_digit(code), code == ord("("), code == ord(")")
-    value_starts = _is_operator(previous, operators) | (previous == ord("("))
+    value_starts = characters.among(previous, operators + "(")
     value_ended = _is_digit(previous) | (previous == ord(")"))
     fits = jnp.zeros_like(digit)
     fits |= digit & (value_starts | (_is_digit(previous) & ~_leading_zero(previous)))
     fits |= opening & value_starts
-    fits |= (closing | _is_operator(code, operators)) & value_ended
+    fits |= characters.among(code, operators + ")") & value_ended
     fits |= (code == 0) & (value_ended | (previous == 0))
     depth = jnp.cumsum(opening.astype(jnp.int32) - closing.astype(jnp.int32), axis=1)
     last = code[:, -1]
@@ -202,13 +202,6 @@ def parse(code: jax.Array, operators: str) -> Parsed:
 
 def _is_digit(code: jax.Array) -> jax.Array:
     return (code >= ord("0")) & (code <= ord("9"))
-
-
-def _is_operator(code: jax.Array, operators: str) -> jax.Array:
-    result = jnp.zeros_like(code, dtype=bool)
-    for symbol in operators:
-        result |= code == ord(symbol)
-    return result
 
 
 def _leading_zero(code: jax.Array) -> jax.Array:
@@ -255,11 +248,11 @@ def _calculate(code: jax.Array, number: jax.Array) -> Fraction:
         level, depth = carry
         one, literal = (jnp.broadcast_to(x[:, None], zero.shape) for x in place)
         current = places == depth[:, None]
-        level = put(level, current & ((one == ord("+")) | (one == ord("-"))), _term(level, one, zero))
-        level = put(level, current & ((one == ord("*")) | (one == ord("/"))), level._replace(multiplying=one))
-        closed = Fraction(
-            *(jnp.roll(x, -1, axis=1) for x in _sum(level))
-        )  # the value that ")" passes to the depth below
+        completed = _Level(_sum(level), one, level.product, zero)
+        level = put(level, current & characters.among(one, "+-"), completed)
+        level = put(level, current & characters.among(one, "*/"), level._replace(multiplying=one))
+        # the value that ")" passes to the depth below
+        closed = Fraction(*(jnp.roll(x, -1, axis=1) for x in _sum(level)))
         depth = jnp.clip(depth + (place[0] == ord("(")) - (place[0] == ord(")")), 0, deep - 1)
         current = places == depth[:, None]
         level = put(level, current & (one == ord("(")), clear)
@@ -274,11 +267,6 @@ def _calculate(code: jax.Array, number: jax.Array) -> Fraction:
 
 def _sum(level: _Level) -> Fraction:
     return combine(level.adding, level.total, level.product)
-
-
-def _term(level: _Level, symbol: jax.Array, zero: jax.Array) -> _Level:
-    """Complete a term at a plus or minus sign."""
-    return _Level(_sum(level), symbol, level.product, zero)
 
 
 def _factor(level: _Level, value: Fraction) -> _Level:

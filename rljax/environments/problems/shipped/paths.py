@@ -70,10 +70,6 @@ class Paths:
 
     def judge(self, value: jax.Array, written: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Follow the path: correct if it starts and ends right, has edges that exist, and is as long as the best."""
-        present = written != 0
-        parseable = jnp.any(present, axis=1) & jnp.all(
-            characters.among(written, _LETTERS[: self.nodes]) | ~present, axis=1
-        )
         packed = characters.pack(written, self.nodes + 1)  # longer than every path
         node = jnp.where(packed == 0, -1, packed - ord("a"))
         total = jnp.zeros(len(value), jnp.int32)
@@ -84,7 +80,7 @@ class Paths:
         goes = (node[:, 0] == 0) & jnp.any(node == self.nodes - 1, axis=1) & jnp.all(known, axis=1)
         steps = jnp.zeros((len(value), self.nodes - 1), jnp.int32)
         best, _ = self._distances(value, steps > 0, steps)
-        return parseable, goes & (total == best[-1])
+        return rules.consists(written, _LETTERS[: self.nodes]), goes & (total == best[-1])
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
