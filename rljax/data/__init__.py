@@ -28,9 +28,7 @@ import os
 import pathlib
 
 
-def cache_folder(folder: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Return ``folder``, else ``$RLJAX_CACHE``, else ``rljax`` in the user's cache directory."""
-    if folder is None:
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        folder = os.environ.get("RLJAX_CACHE") or os.path.join(home, "rljax")
-    return pathlib.Path(folder).expanduser()
+def cache_folder() -> pathlib.Path:
+    """Return ``$RLJAX_CACHE``, else ``rljax`` in the user's cache directory."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(os.environ.get("RLJAX_CACHE") or os.path.join(home, "rljax")).expanduser()

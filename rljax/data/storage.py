@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar
 
 import fsspec.config
@@ -328,13 +328,10 @@ def _sizes(folder: str) -> dict[str, int]:
     return {name: entry["size"] for name, entry in _listed(folder).items()}
 
 
-def _delete(paths: Iterable[str]) -> None:
-    paths = list(paths)
+def _delete(paths: list[str]) -> None:
     if paths:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # an earlier attempt, whose response was lost, deleted them
             retry(lambda: _of(paths[0]).rm(paths), paths[0])
-        except FileNotFoundError:
-            pass  # an earlier attempt, whose response was lost, deleted them
 
 
 def upload(folder: Path, target: Path, last: str) -> None:

@@ -29,10 +29,8 @@ def describe(hint: Any) -> str:
     if origin is typing.Literal:
         return f"one of {', '.join(map(repr, arguments))}"
     if origin is tuple:
-        size, items = (
-            ("a tuple", arguments[:1]) if arguments[-1] is Ellipsis else (f"a tuple of {len(arguments)}", arguments)
-        )
-        return ", ".join([size, *(f"each {text}" for text in dict.fromkeys(map(describe, items)) if text)])
+        size = "a tuple" if arguments[-1] is Ellipsis else f"a tuple of {len(arguments)}"
+        return ", ".join([size, *(f"each {text}" for text in dict.fromkeys(map(describe, arguments)) if text)])
     names = {
         float: "a finite number",
         int: f"a whole number in {_INTEGERS}",
@@ -55,10 +53,8 @@ def mismatch(value: Any, hint: Any) -> str | None:
 
 def closest(value: Any, hint: Any) -> str:
     """Return a sentence with the nearest text that an annotation allows; "" if none is close."""
-    choices = (
-        [c for c in typing.get_args(hint) if isinstance(c, str)] if typing.get_origin(hint) is typing.Literal else []
-    )
-    return messages.hint(value, choices) if isinstance(value, str) else ""
+    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    return messages.hint(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -22,8 +22,6 @@ from rljax.data import storage
 from rljax.data.rows import files
 from rljax.language import messages, parse
 
-FORMATS = files.FORMATS
-
 
 class Part(Protocol):
     """The rows of one file or split."""
@@ -115,7 +113,7 @@ def read(path: storage.Path | Sequence[storage.Path], format: str = "") -> Rows:
     Args:
       path: a file, a pattern such as "data/train-*.parquet", a folder of files or of one data set, "tfds:NAME/SPLIT",
         or several of these; local or gs://.
-      format: one of ``FORMATS``; "": by the name of the file, or by what is in the folder.
+      format: one of ``files.FORMATS``; "": by the name of the file, or by what is in the folder.
 
     Returns:
       The rows, in the order of the paths; the files of a pattern or folder in the order of their names.

@@ -85,12 +85,10 @@ def find(row: Mapping[str, Any], path: str, where: str, argument: str) -> Any:
         for name in path.split("."):
             if isinstance(value, Mapping):
                 value = value.get(name)
+            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
             else:
-                value = (
-                    value[int(name)]
-                    if isinstance(value, list) and name.isdecimal() and int(name) < len(value)
-                    else None
-                )
+                value = None
     if value is None:
         what = "is null" if path in row else "is missing"
         raise ValueError(f"{where}: column {path!r} ({argument}) {what}.{parse.nearest(path, map(str, row))}")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from rljax.environments.verifiers import notation
+
 MARK = "####"  # precedes the final answer
 BOX = "\\boxed"  # precedes the final answer in braces
 
@@ -96,12 +98,8 @@ def boxed(text: str) -> str:
     rest = text[boxes[-1].end() :]
     if not rest.startswith("{"):
         return (re.match(r"[^\s$.]*", rest) or [""])[0]
-    depth = 0
-    for i, character in enumerate(rest):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return rest[1:i].strip()
-    return ""  # never closed
+    end = notation.closed_at(rest)
+    return rest[1 : end - 1].strip() if end > 0 else ""
 
 
 def _tidy(text: str) -> str:

@@ -4,6 +4,7 @@ Read are shapes, paths, texts, groups and gradients, without references to anyth
 in a sandbox; what is refused here is refused with a reason, and before it costs time.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -78,9 +79,7 @@ class _Reader:
             if "url(" in far.lower() or (key.rpartition(" ")[2] == "href" and not value.strip().startswith("#")):
                 raise Refused(f"refers to something outside the image: {messages.shown(value)}")
         styled = (item.partition(":") for item in attributes.get("style", "").split(";"))
-        declared = {k: v for k, v in attributes.items() if k in _INHERITED} | {
-            k.strip(): v.strip() for k, _, v in styled
-        }
+        declared = attributes | {k.strip(): v.strip() for k, _, v in styled}
         outer = self._stack[-1] if self._stack else ("", {}, (1.0, 0.0, 0.0, 1.0, 0.0, 0.0))
         style = {**outer[1], **{k: v for k, v in declared.items() if k in _INHERITED}}
         matrix = (
@@ -170,13 +169,8 @@ def _points(name: str, attributes: Mapping[str, str], style: Mapping[str, str]) 
         size = next(iter(_numbers(style.get("font-size", ""))), 16.0)
         return [(number("x"), number("y") - size), (number("x"), number("y"))]
     if name == "rect":
-        x, y = number("x"), number("y")
-        return [
-            (x, y),
-            (x, y + number("height")),
-            (x + number("width"), y + number("height")),
-            (x + number("width"), y),
-        ]
+        xs, ys = ((number(at), number(at) + number(size)) for at, size in (("x", "width"), ("y", "height")))
+        return [*itertools.product(xs, ys)]
     x, y = number("cx"), number("cy")
     rx, ry = (number("r"), number("r")) if name == "circle" else (number("rx"), number("ry"))
     return [(x + i * rx, y + j * ry) for i, j in ((-1, -1), (-1, 1), (1, -1), (1, 1))]

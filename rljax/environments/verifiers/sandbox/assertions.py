@@ -259,11 +259,8 @@ class _Recorded(ast.NodeTransformer):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
         """Return nothing in place of an import from the program, as some sets have it."""
-        return (
-            None
-            if node.module == "solution" and all(alias.name != "*" and not alias.asname for alias in node.names)
-            else node
-        )
+        plain = all(alias.name != "*" and not alias.asname for alias in node.names)
+        return None if plain and node.module == "solution" else node
 
 
 def _called(name: str, *args: ast.expr) -> ast.Call:

@@ -101,7 +101,7 @@ class Game:
     def reset(self, example: Any) -> Any:
         """Begin a game; other players who come first write their actions."""
         seed = int(example["seed"] if isinstance(example, Mapping) else example)
-        self._seed, self._turns, self._draw = seed, 0, random.Random(seed)
+        self._turns, self._draw = 0, random.Random(seed)
         self._game = _make(self._name, self._settings)
         self._game.reset(num_players=self._players, seed=seed)
         first = self._game.unwrapped.state.current_player_id if self.seats > 1 else self._seat

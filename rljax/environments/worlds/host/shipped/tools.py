@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -158,6 +157,6 @@ def checked(weights: Mapping[str, float]) -> Mapping[str, float]:
     for name, weight in weights.items():
         if name not in COUNTS:
             raise ValueError(f"weights: there is no count {messages.shown(name)}.{parse.nearest(str(name), COUNTS)}")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        if not outcomes.finite(weight):
             raise ValueError(f"weights: the weight of {name!r} is {messages.shown(weight)}, not a number")
     return weights
