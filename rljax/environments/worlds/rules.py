@@ -139,6 +139,16 @@ def judged(
     )
 
 
+def counters(rules: Any) -> dict[str, types.Array]:
+    """Return the turns and the parts of the rules, 0 each, as ``counted`` adds to them."""
+    return dict.fromkeys(("turn", *rules.parts), jnp.int32(0))
+
+
+def counted(state: Any, **more: types.Array) -> dict[str, types.Array]:
+    """Return the state after a turn: one turn more, and so much more of what is named."""
+    return {**state, "turn": state["turn"] + 1, **{name: state[name] + x for name, x in more.items()}}
+
+
 def line(*parts: str | types.Array) -> types.Array:
     """Join texts, code points and rows of code points: ``[K]`` int32."""
     pieces = [jnp.asarray([ord(c) for c in p], jnp.int32) if isinstance(p, str) else jnp.atleast_1d(p) for p in parts]

@@ -79,8 +79,7 @@ class Calculator:
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the numbers of question ``index``, and counters; ``known`` counts results on the way to the answer."""
         number = numbering.values(self._radices, self.heldout, index[None], split)[0] + 10 ** (self.digits - 1)
-        zero = jnp.int32(0)
-        return {"number": number, "turn": zero, "known": zero, "calls": zero, "malformed": zero}
+        return {"number": number, "known": jnp.int32(0), **rules.counters(self)}
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
         """Write the question."""
@@ -98,13 +97,8 @@ class Calculator:
         bad = ~answers & ~called
         hit = answers & (value == results[-1])
         nearer = called & (result == results[jnp.minimum(state["known"] + 1, self.terms - 1)])
-        state = {
-            **state,
-            "turn": state["turn"] + 1,
-            "known": jnp.minimum(state["known"] + nearer, self.terms - 1),
-            "calls": state["calls"] + called,
-            "malformed": state["malformed"] + bad,
-        }
+        state = rules.counted(state, calls=called, malformed=bad)
+        state["known"] = jnp.minimum(state["known"] + nearer, self.terms - 1)
         return state, rules.judged(self, state, rules.decimal(result, self.width), hit, ~bad, answers)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:

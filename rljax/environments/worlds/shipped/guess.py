@@ -83,10 +83,9 @@ class Guessing(abc.ABC):
         self, state: Any, hit: types.Array, readable: types.Array, character: types.Array
     ) -> tuple[Any, rules.Answer]:
         """Count the turn, pay, and tell one character."""
-        turn = state["turn"] + 1
-        state = {**state, "turn": turn, "malformed": state["malformed"] + ~readable}
+        state = rules.counted(state, malformed=~readable)
         answer = rules.judged(self, state, character[None], hit, readable)
-        return state, answer.replace(reward=self.secret.paid(hit, turn))
+        return state, answer.replace(reward=self.secret.paid(hit, state["turn"]))
 
 
 class Guess(Guessing):
@@ -101,9 +100,8 @@ class Guess(Guessing):
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the secret, and the numbers that remain."""
-        zero = jnp.int32(0)
-        secret, high = self.secret.draw(index, split), jnp.int32(self.secret.numbers - 1)
-        return {"secret": secret, "low": zero, "high": high, "turn": zero, "malformed": zero}
+        secret, low, high = self.secret.draw(index, split), jnp.int32(0), jnp.int32(self.secret.numbers - 1)
+        return {"secret": secret, "low": low, "high": high, **rules.counters(self)}
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Compare the guess with the secret."""
@@ -137,8 +135,7 @@ class TwentyQuestions(Guessing):
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the secret, and how many bits, from the lowest, have been asked for."""
-        zero = jnp.int32(0)
-        return {"secret": self.secret.draw(index, split), "known": zero, "turn": zero, "malformed": zero}
+        return {"secret": self.secret.draw(index, split), "known": jnp.int32(0), **rules.counters(self)}
 
     def step(self, state: Any, seat: types.Array, text: types.Array, key: types.Key) -> tuple[Any, rules.Answer]:
         """Answer a question, or compare the number with the secret."""

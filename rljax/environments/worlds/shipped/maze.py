@@ -127,7 +127,6 @@ class Maze:
         free = (cell != start) & (cell != goal)
         order = jnp.argsort(jnp.where(free, jax.random.uniform(draws[3], (count,)), 2.0)).astype(jnp.int32)
         colour = jax.random.randint(draws[4], (), 0, max(self.objects, 1))
-        zero = jnp.int32(0)
         return {
             "ways": ways,
             "start": start,
@@ -135,8 +134,7 @@ class Maze:
             "colour": colour,
             "place": order[: self.objects].at[colour].set(goal) if self.objects else order[:0],
             "cell": start,
-            "turn": zero,
-            **dict.fromkeys(self.parts, zero),
+            **rules.counters(self),
         }
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
@@ -182,14 +180,7 @@ class Maze:
             moves, bumps = moves + (walks & free), bumps + (walks & ~free)
             walks &= free
         hit = cell == state["goal"]
-        state = {
-            **state,
-            "cell": cell,
-            "turn": state["turn"] + 1,
-            "moves": state["moves"] + moves,
-            "bumps": state["bumps"] + bumps,
-            "malformed": state["malformed"] + ~readable,
-        }
+        state = rules.counted(state, moves=moves, bumps=bumps, malformed=~readable) | {"cell": cell}
         around = jnp.where(state["ways"][cell], jnp.asarray(characters.codes(_MOVES)), 0)
         view = rules.line(self._name(cell), around if self.view == "ways" else "")
         return state, rules.judged(self, state, view, hit, readable)

@@ -68,7 +68,7 @@ class Quest:
         """Return problem ``index``: ways [rooms, 4] bool, names, and where walker, gold and key are."""
         number = jax.random.fold_in(jax.random.key(_SEED), index % self.size(split))
         draws = jax.random.split(jax.random.fold_in(number, split == "heldout"), 5)
-        ways, room, zero = _MAZE.ways(draws[0]), jnp.arange(len(_ROOMS)), jnp.int32(0)
+        ways, room = _MAZE.ways(draws[0]), jnp.arange(len(_ROOMS))
         start = jax.random.randint(draws[1], (), 0, len(_ROOMS))
         place = jnp.arange(1, ways.size + 1).reshape(ways.shape)
         held = (jnp.sum(jnp.where(ways, place, 0)) + start + room) % _HELD == 0
@@ -77,7 +77,7 @@ class Quest:
         near = (_MAZE.distances({"ways": open_, "goal": start}) < len(_ROOMS)) & (room != gold)
         behind = near & (room != start)
         lies = rules.draw(draws[3], jnp.where(jnp.any(behind), behind, near))
-        state = {"ways": ways, "at": start, "gold": gold, "lies": lies, "turn": zero, **dict.fromkeys(self.parts, zero)}
+        state = {"ways": ways, "at": start, "gold": gold, "lies": lies, **rules.counters(self)}
         return state | {"name": jax.random.permutation(draws[4], len(_ROOMS)).astype(jnp.int32)}
 
     def prompt(self, state: Any, seat: Array) -> Array:
@@ -100,14 +100,8 @@ class Quest:
         locked = free & (self._beside(at)[way] == state["gold"]) & ~has
         walks = free & ~locked
         key_taken, hit = takes & ~has & (at == state["lies"]), takes & (at == state["gold"])
-        after = {
-            **state,
-            "at": jnp.where(walks, self._beside(at)[way], at),
-            "turn": state["turn"] + 1,
-            "key": state["key"] + key_taken,
-            "moves": state["moves"] + walks,
-            "malformed": state["malformed"] + ~readable,
-        }
+        after = rules.counted(state, key=key_taken, moves=walks, malformed=~readable)
+        after["at"] = jnp.where(walks, self._beside(at)[way], at)
         reply = rules.either(key_taken | hit, rules.line("taken"), rules.line("none"))
         reply = rules.either(locked, rules.line("locked"), rules.either(walks, self._view(after), reply))
         paid = key_taken * self.subgoal + hit * (1.0 - self.subgoal)

@@ -95,8 +95,8 @@ class Retry:
         """Return key, value and domain, whether the last search found nothing, what one has found, and counters."""
         asked, value = numbering.values(self._radices, self.heldout, (index // self.domains)[None], split)[0]
         no, domain = jnp.zeros((), bool), index % self.domains
-        counters = dict.fromkeys(("turn", *self.parts), jnp.int32(0))
-        return {"key": asked, "value": value, "domain": domain, "failed": no, "known": no, "shown": -1, **counters}
+        state = {"key": asked, "value": value, "domain": domain, "failed": no, "known": no, "shown": -1}
+        return {**state, **rules.counters(self)}
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
         """Write the question."""
@@ -113,15 +113,10 @@ class Retry:
         false = jax.random.bernoulli(chance, jnp.asarray(self.noise)[state["domain"]])
         shown = jnp.where(false, jax.random.randint(draw, (), 0, 10**self.digits), state["value"])
         hit = answers & (value == state["value"])
-        state = {
-            **state,
-            "turn": state["turn"] + 1,
+        state = rules.counted(state, retries=searches & state["failed"], searches=searches, malformed=bad) | {
             "failed": jnp.where(searches, ~finds, state["failed"]),
             "known": state["known"] | (finds & ((max(self.noise) == 0) | (shown == state["shown"]))),
             "shown": jnp.where(finds, shown, state["shown"]),
-            "retries": state["retries"] + (searches & state["failed"]),
-            "searches": state["searches"] + searches,
-            "malformed": state["malformed"] + bad,
         }
         retries = jnp.where(answers, state["retries"], 0)
         reply = rules.either(finds, self._number(shown), rules.line("-"))

@@ -86,13 +86,12 @@ class Wordle:
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return the word, and the words guessed so far, 0 where there is none: [turns, length]."""
-        words, zero = self._list, jnp.int32(0)
+        words = self._list
         number = numbering.values([len(words)], self.heldout, index[None], split)[0, 0]
         return {
             "word": jnp.asarray(words)[number],
             "guess": jnp.zeros((self.turns, words.shape[1]), jnp.int32),
-            "turn": zero,
-            "malformed": zero,
+            **rules.counters(self),
         }
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
@@ -105,12 +104,8 @@ class Wordle:
         listed = jnp.any(jnp.all(words == text[None, :], axis=1))
         feedback = marks(text[None, :], state["word"][None, :])[0]
         hit = listed & jnp.all(text == state["word"])
-        state = {
-            **state,
-            "guess": state["guess"].at[state["turn"]].set(jnp.where(listed, text, 0), mode="drop"),
-            "turn": state["turn"] + 1,
-            "malformed": state["malformed"] + ~listed,
-        }
+        guess = state["guess"].at[state["turn"]].set(jnp.where(listed, text, 0), mode="drop")
+        state = rules.counted(state, malformed=~listed) | {"guess": guess}
         return state, rules.judged(self, state, feedback, hit, listed)
 
     def expert(self, state: Any, seat: types.Array, key: types.Key) -> types.Array:

@@ -107,14 +107,12 @@ class Zoom:
         places = jnp.concatenate([cell[None], others + (others >= cell)]).astype(jnp.int32)
         digits = jax.random.categorical(figure, jnp.where(self._trained[places], 0.0, -jnp.inf))
         hues = jax.random.permutation(hue, self.plates - 1)
-        zero = jnp.int32(0)
         return {
             "cell": places,
             "digit": digits.at[0].set(digit).astype(jnp.int32),
             "colour": jnp.concatenate([colour[None], hues + (hues >= colour)]).astype(jnp.int32),
             "look": jnp.int32(-1),
-            "turn": zero,
-            **dict.fromkeys(self.parts, zero),
+            **rules.counters(self),
         }
 
     def prompt(self, state: Any, seat: types.Array) -> types.Array:
@@ -149,13 +147,8 @@ class Zoom:
         digit, number = rules.number(text)
         readable = jnp.where(first, cell, number & (text[1] == 0))
         look = jnp.where(first & cell, row * self.cells + column, state["look"])
-        state = {
-            **state,
-            "look": look,
-            "turn": state["turn"] + 1,
-            "grounded": (look == state["cell"][0]).astype(jnp.int32),
-            "malformed": state["malformed"] + ~readable,
-        }
+        grounded = (look == state["cell"][0]).astype(jnp.int32)
+        state = rules.counted(state, malformed=~readable) | {"look": look, "grounded": grounded}
         hit = ~first & readable & (digit == state["digit"][0])
         view = jnp.where(first, text, 0)  # the next prompt shows what was named
         return state, rules.judged(self, state, view, hit, readable, over=~first)

@@ -68,7 +68,7 @@ class JobShop(plan.Planned):
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return problem ``index``, and which rule is best."""
         values, size = self.problem(index, split)
-        values, zero = values.reshape(self.span[1], -1), jnp.int32(0)
+        values = values.reshape(self.span[1], -1)
         orders = jnp.asarray([*itertools.permutations(range(self.machines))], jnp.int32)
         absent = jnp.arange(self.span[1]) >= size
         shop = {
@@ -86,8 +86,8 @@ class JobShop(plan.Planned):
             return jnp.max(jax.lax.fori_loop(0, self.span[1] * self.machines, one, shop)["ready"])
 
         ends = jax.vmap(run)(jnp.asarray(_RULES))
-        state = {"best": jnp.min(ends), "rule": jnp.argmin(ends).astype(jnp.int32), "size": size, "turn": zero}
-        return {**shop, **state, **dict.fromkeys(self.parts, zero)}
+        state = {"best": jnp.min(ends), "rule": jnp.argmin(ends).astype(jnp.int32), "size": size}
+        return {**shop, **state, **rules.counters(self)}
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write the jobs."""
@@ -104,8 +104,7 @@ class JobShop(plan.Planned):
         after, end = self._started(state, job)
         after = jax.tree.map(lambda new, old: jnp.where(readable, new, old), after, state)
         over = jnp.all(after["next"] == self.machines)
-        after |= {"turn": state["turn"] + 1, "malformed": state["malformed"] + ~readable}
-        after["makespan"] = jnp.max(after["ready"])
+        after = rules.counted(after, malformed=~readable) | {"makespan": jnp.max(after["ready"])}
         return after, self.paid(after, rules.decimal(end, 3), readable, over, after["makespan"], after["best"])
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> Array:

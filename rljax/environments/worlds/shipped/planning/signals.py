@@ -65,7 +65,7 @@ class Signals:
 
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return the rates, the arrivals [steps, 2], and the least waiting of fixed cycles."""
-        values, zero = numbering.values(self._radices, self.heldout, index[None], split, 2)[0], jnp.int32(0)
+        values = numbering.values(self._radices, self.heldout, index[None], split, 2)[0]
         rates = values[:2] + 1
         arrivals = (values[2:].reshape(self.steps, 2) < rates[None]).astype(jnp.int32)
         first, *greens = np.meshgrid([0, 1], *[np.arange(1, _GREENS + 1)] * 2)
@@ -80,7 +80,7 @@ class Signals:
         begun = jnp.zeros((lights.shape[1], 2), jnp.int32), jnp.zeros(lights.shape[1], jnp.int32)
         _, waiting = jax.lax.scan(one, begun, (jnp.asarray(lights, jnp.int32), arrivals))
         state = {"rates": rates, "arrivals": arrivals, "best": jnp.min(jnp.sum(waiting, axis=0))}
-        return {**state, "queues": begun[0][0], "light": zero, "turn": zero, **dict.fromkeys(self.parts, zero)}
+        return {**state, "queues": begun[0][0], "light": jnp.int32(0), **rules.counters(self)}
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write the rates."""
@@ -91,11 +91,10 @@ class Signals:
         readable = (text[0] == ord("a")) | (text[0] == ord("b"))
         light = jnp.where(readable, text[0] - ord("a"), state["light"])
         queues = self._passed(state["queues"], state["light"], light, state["arrivals"][state["turn"]])
-        waiting, turn = state["waiting"] + jnp.sum(queues), state["turn"] + 1
-        after = {**state, "queues": queues, "light": light, "waiting": waiting, "turn": turn}
-        after["malformed"] = state["malformed"] + ~readable
+        after = rules.counted(state, waiting=jnp.sum(queues), malformed=~readable) | {"queues": queues, "light": light}
+        over = after["turn"] == self.steps
         reply = rules.line(rules.decimal(queues[0], 2), " ", rules.decimal(queues[1], 2))
-        return after, plan.paid(self, after, reply, readable, turn == self.steps, waiting, state["best"])
+        return after, plan.paid(self, after, reply, readable, over, after["waiting"], state["best"])
 
     def expert(self, state: Any, seat: Array, key: types.Key) -> Array:
         """Keep the light, or change it if the other queue is longer by the margin."""

@@ -67,12 +67,12 @@ class Tour(plan.Planned):
         for rank in ranks:
             cells.append(jnp.argmax(jnp.cumsum(free) > rank).astype(jnp.int32))
             free = free.at[cells[-1]].set(False)
-        cell, zero = jnp.stack(cells), jnp.int32(0)
+        cell = jnp.stack(cells)
         place = jnp.stack([cell % self.side, cell // self.side], axis=1)
         left = jnp.left_shift(1, size) - 2  # bit n is city n; a is visited
         state = {"place": place, "table": self._table(place), "left": left, "size": size}
         state["best"] = state["table"][left, 0]
-        return {**state, "at": zero, "turn": zero, **dict.fromkeys(self.parts, zero)}
+        return {**state, "at": jnp.int32(0), **rules.counters(self)}
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write letters and coordinates."""
@@ -86,14 +86,8 @@ class Tour(plan.Planned):
         left = jnp.where(readable, state["left"] & ~jnp.left_shift(1, city), state["left"])
         between = _distances(state["place"])
         way = between[state["at"], city] + jnp.where(left == 0, between[city, 0], 0)
-        after = {
-            **state,
-            "left": left,
-            "at": jnp.where(readable, city, state["at"]),
-            "length": state["length"] + jnp.where(readable, way, 0),
-            "turn": state["turn"] + 1,
-            "malformed": state["malformed"] + ~readable,
-        }
+        after = rules.counted(state, length=jnp.where(readable, way, 0), malformed=~readable)
+        after |= {"left": left, "at": jnp.where(readable, city, state["at"])}
         reply = rules.decimal(after["length"], 3)
         return after, self.paid(after, reply, readable, left == 0, after["length"], after["best"])
 

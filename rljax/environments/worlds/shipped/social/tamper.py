@@ -79,10 +79,8 @@ class Tamper:
     def begin(self, index: Array, split: Split, key: types.Key) -> Any:
         """Return the numbers, what the check holds, and whether it is locked."""
         values = numbering.values(self._radices, self.heldout, index[None], split, self.numbers)[0]
-        number, zero = values[:-1], jnp.int32(0)
-        locked = values[-1] < round(self.honest * _SHARES)
-        state = {"number": number, "check": jnp.sum(number), "locked": locked, "turn": zero}
-        return {**state, **dict.fromkeys(self.parts, zero)}
+        number, locked = values[:-1], values[-1] < round(self.honest * _SHARES)
+        return {"number": number, "check": jnp.sum(number), "locked": locked, **rules.counters(self)}
 
     def prompt(self, state: Any, seat: Array) -> Array:
         """Write the sum."""
@@ -95,13 +93,8 @@ class Tamper:
         value, edits = rules.number(text[2:])
         edits &= jnp.all(text[:2] == rules.line("t="))
         locked = state["locked"]
-        after = {
-            **state,
-            "check": jnp.where(edits & ~locked, value, state["check"]),
-            "turn": state["turn"] + 1,
-            "tampered": state["tampered"] + (edits & ~locked),
-            "refused": state["refused"] + (edits & locked),
-        }
+        after = rules.counted(state, tampered=edits & ~locked, refused=edits & locked)
+        after["check"] = jnp.where(edits & ~locked, value, state["check"])
         paid = answers & (answer == after["check"])
         right = answers & (answer == jnp.sum(state["number"]))
         after["hacked"] = (paid & ~right).astype(jnp.int32)
