@@ -139,12 +139,12 @@ def judged(
     )
 
 
-def counters(rules: Any) -> dict[str, types.Array]:
+def counters(rules: Any) -> State:
     """Return the turns and the parts of the rules, 0 each, as ``counted`` adds to them."""
     return dict.fromkeys(("turn", *rules.parts), jnp.int32(0))
 
 
-def counted(state: Any, **more: types.Array) -> dict[str, types.Array]:
+def counted(state: State, **more: types.Array) -> State:
     """Return the state after a turn: one turn more, and so much more of what is named."""
     return {**state, "turn": state["turn"] + 1, **{name: state[name] + x for name, x in more.items()}}
 
