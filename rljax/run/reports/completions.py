@@ -164,15 +164,8 @@ def _card(episode: list[runs.Record], asked: runs.Record, values: list[dict[str,
         given = html.join([seen, html.tag("pre", written, class_="given") if row["prompt"] != asked["prompt"] else ""])
         number = str(len(values))
         values.append({name: _finite(value) for name, value in row.get("tokens", {}).items()})
-        if "turns" in row:
-            parts += [title, above, given, _conversation(row, number)]
-        else:
-            parts += [
-                title,
-                above,
-                given,
-                html.tag("pre", _cut(row["completion"]), class_="completion", data_row=number),
-            ]
+        plain = html.tag("pre", _cut(row["completion"]), class_="completion", data_row=number)
+        parts += [title, above, given, _conversation(row, number) if "turns" in row else plain]
     return html.tag("div", html.join(part for part in parts if part), class_="card")
 
 

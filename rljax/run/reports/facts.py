@@ -17,24 +17,19 @@ _REST = ("seconds", "tokens_per_second")  # the other timings are parts of the s
 
 def status(run: runs.Run) -> html.Html:
     """Return where the run is, in a sentence."""
-    starts, ends = run.of("start"), run.of("end")
+    starts = run.of("start")
     place = f"Step {run.steps} of {run.planned}" if run.planned else f"Step {run.steps}"
     latest = run.events[-1] if run.events else {}
+    how, kind = "still running, or killed: no end is recorded", ""
     if latest.get("event") == "end":
-        reason = ends[-1].get("reason", "")
-        how = "finished" if reason == "finished" else f"stopped: {reason.rstrip('.')}"
-    else:
-        how = "still running, or killed: no end is recorded"
+        reason = latest.get("reason", "")
+        how, kind = ("finished", "good") if reason == "finished" else (f"stopped: {reason.rstrip('.')}", "bad")
     resumed = f", started {len(starts)} times" if len(starts) > 1 else ""
     time = f" {latest['time']}." if latest.get("time") else ""
     name = run.config.get("algorithm", "")
     return html.join(
         [
-            html.tag(
-                "p",
-                f"{place}, {how}{resumed}.{time}",
-                class_="good" if how == "finished" else "bad" if how.startswith("stopped") else "",
-            ),
+            html.tag("p", f"{place}, {how}{resumed}.{time}", class_=kind),
             html.tag("p", html.join([html.tag("code", name), "on", html.tag("code", run.config.get("task", ""))])),
             html.tag("p", run.path, class_="quiet"),
         ]

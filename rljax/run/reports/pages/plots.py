@@ -114,15 +114,14 @@ def learning_curve(
     Raises:
       ValueError: the history is empty or has none of the metrics.
     """
-    chosen = panels(history)
+    chosen, phases = panels(history), phases or phases_of(history)
     columns = 2 if len(chosen) > 1 else 1
     rows = math.ceil(len(chosen) / columns)
     fig = _figure(3.0 * max(rows, 2))
     grid = fig.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(grid, chosen, strict=False):
-        _draw(ax, history, panel, list(phases) or phases_of(history))
-        first, last = history[0]["step"], history[-1]["step"]  # the panels share their axis
-        mark_phases(ax, list(phases) or phases_of(history), first, last)
+        _draw(ax, history, panel, phases)
+        mark_phases(ax, phases, history[0]["step"], history[-1]["step"])  # the panels share their axis
     for ax in grid[len(chosen) :]:
         ax.remove()
     return _finish(fig, path)
@@ -130,19 +129,22 @@ def learning_curve(
 
 def learning_curves(history: Sequence[Record], phases: Sequence[tuple[str, int]] = ()) -> list[figure.Figure]:
     """Return the panels of ``learning_curve`` as a figure each, for pages."""
-    figures = []
+    figures, phases = [], phases or phases_of(history)
     for panel in panels(history):
         figures.append(small())
         ax = figures[-1].subplots()
-        _draw(ax, history, panel, list(phases) or phases_of(history))
-        mark_phases(ax, list(phases) or phases_of(history), *ax.dataLim.intervalx)
+        _draw(ax, history, panel, phases)
+        mark_phases(ax, phases, *ax.dataLim.intervalx)
     return figures
 
 
 def _draw(ax: axes.Axes, history: Sequence[Record], panel: Panel, phases: Sequence[tuple[str, int]]) -> None:
     shared = len({name.rpartition("/")[0] for name in panel.names}) == 1  # the title says it
     for color, name in zip(COLORS, panel.names, strict=False):
-        _line(ax, history, phases, name, name.rpartition("/")[2] if shared else name, color)
+        label = plain((name.rpartition("/")[2] if shared else name).replace("_", " "))
+        for x, y in by_phase(points(history, name), phases).values():
+            curve(ax, x, y, color, label)
+            label = "_"  # one legend entry for all phases
     rows = math.ceil(len(panel.names) / 2)  # of the legend
     decorate(ax, panel.title, "step", panel.unit, above=15 * rows if rows > 1 else 0)
     if len(panel.names) > 1 or panel.named:
@@ -197,15 +199,6 @@ def passk(evaluations: Sequence[Record], path: Path | None = None) -> figure.Fig
     decorate(ax, "Held-out prompts solved in k tries, with 95 % intervals", "k, samples per prompt", "pass@k")
     ax.legend(loc="best")
     return _finish(fig, path)
-
-
-def _line(
-    ax: axes.Axes, history: Sequence[Record], phases: Sequence[tuple[str, int]], name: str, label: str, color: str
-) -> None:
-    label = plain(label.replace("_", " "))
-    for x, y in by_phase(points(history, name), phases).values():
-        curve(ax, x, y, color, label)
-        label = "_"  # one legend entry for all phases
 
 
 def curve(ax: axes.Axes, x: np.ndarray, y: np.ndarray, color: str, label: str) -> None:
