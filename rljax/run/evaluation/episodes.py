@@ -39,11 +39,7 @@ class Rows:
     def __post_init__(self) -> None:
         """Raise ValueError if there is no row, or the fields differ in length."""
         for name, value in [*vars(self).items(), *self.parts.items()]:
-            if (
-                name != "parts"
-                and value is not None
-                and (np.shape(value) != np.shape(self.episode) or np.ndim(value) != 1)
-            ):
+            if name != "parts" and value is not None and np.shape(value) != (np.size(self.episode),):
                 raise ValueError(f"{name}: got shape {np.shape(value)}, must be {np.shape(self.episode)}, one a row")
         if not np.size(self.episode):
             raise ValueError("episode: no rows, must be at least one")

@@ -125,13 +125,12 @@ def difference(
     Raises:
       ValueError: an arm without a run, or runs of different numbers of prompts.
     """
-    width = bounds[1] - bounds[0]
-    if first.keys() == second.keys() and len(first) > 1:
-        a, b = _table(list(first.values())), _table([second[key] for key in first])
-        _same_prompts(a, b)
+    width, paired = bounds[1] - bounds[0], first.keys() == second.keys() and len(first) > 1
+    a, b = _table(list(first.values())), _table([second[key] for key in (first if paired else second)])
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"got {a.shape[1]} and {b.shape[1]} prompts, must be the same in both arms.")
+    if paired:
         return _estimate([b - a], over, (-width, width), "paired ")
-    a, b = _table(list(first.values())), _table(list(second.values()))
-    _same_prompts(a, b)
     if min(len(a), len(b)) < 2:
         return Estimate(float(b.mean() - a.mean()), *_NONE, len(a) + len(b))
     return _estimate([b, a], over, (-width, width), "unpaired ")
@@ -267,11 +266,6 @@ def _table(values: Sequence[Values]) -> Floats:
     if len(sizes) != 1:
         raise ValueError(f"values: got shapes {sorted(sizes)}, must be one for all runs.")
     return np.stack(rows)
-
-
-def _same_prompts(first: Floats, second: Floats) -> None:
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"got {first.shape[1]} and {second.shape[1]} prompts, must be the same in both arms.")
 
 
 def _t(freedom: float) -> float:
