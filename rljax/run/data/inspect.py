@@ -120,10 +120,9 @@ def _lengths(console: rich.console.Console, subject: subjects.Subject, most: int
     task = subject.task
     lines = []
     for split in subjects.splits(task):
-        limits = (task.prompt_length, task.completion_length)
-        for name, counts, limit in zip(
-            ("prompts", "demonstrations"), subjects.lengths(subject, split, most), limits, strict=True
-        ):
+        prompts, demonstrations = subjects.lengths(subject, split, most)
+        of = {"prompts": (prompts, task.prompt_length), "demonstrations": (demonstrations, task.completion_length)}
+        for name, (counts, limit) in of.items():
             if counts:
                 over = sum(count > limit for count in counts) if limit else 0
                 shown = [f"{len(counts):,}", *_quantiles(counts), f"{limit:,}" if limit else "none"]
