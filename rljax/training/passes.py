@@ -188,7 +188,7 @@ def second(
     row = jnp.repeat(edit.row, count)
     number = jnp.arange(row.size, dtype=jnp.int32)
     edited = types.Prompts(edit.token, edit.mask, rows.index[edit.row], groups.take(rows.context.image, edit.row))
-    context = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edited.context)
+    context, head = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), (edited.context, edit.head))
     if again.plain:
         assert rows.context.train_token is not None and rows.context.train_mask is not None
         context = context.replace(train_token=rows.context.train_token[row], train_mask=rows.context.train_mask[row])
@@ -204,15 +204,12 @@ def second(
         _occurrence(rows, edit, again.by)[number // count],
     )
     if not again.sampled:
-        out = _given(
-            setup, params, groups.take(rows, row), jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
-        )
-    elif edit.head is None:
+        out = _given(setup, params, groups.take(rows, row), head)
+    elif head is None:
         model, config, length = setup.writer(again.module), setup.settings.sampler, task.completion_length
         out = sampling.generate(model, params, edited, keys, config, setup.ends, samples=count, length=length)
         out = rows_lib.filled(blank, out, jnp.broadcast_to(step, out.mask.shape).astype(jnp.int32))
     else:
-        head = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), edit.head)
         prompts = types.Prompts(context.token, context.mask, index, context.image)
         out = continued(setup, params, step, blank, prompts, keys, head, again.module)
     used = jnp.repeat(edit.used, count).astype(jnp.float32)

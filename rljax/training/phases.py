@@ -288,9 +288,8 @@ class Setup:
 
     def shared(self, rows: int) -> int:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
-        source = self.algorithm.source
+        source, about = self.algorithm.source, traits.traits(self.task)
         whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
-        about = traits.traits(self.task)
         whole &= about.alike and about.actions is None and not self.phase.edited
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
@@ -376,22 +375,20 @@ def score(
       The scores, ``[B, T]`` float32 each, nats, differentiable in ``params``.
     """
     network: Any = setup.networks[module]
+    others: dict[str, Any] = {name: (setup.networks[name], tree) for name, tree in (teachers or {}).items()}
+    common = {"temperature": setup.temperature, "reference": reference, "teachers": others}
     if isinstance(network, actors.Actor):
-        other: dict[str, Any] = {name: (setup.networks[name], tree) for name, tree in (teachers or {}).items()}
-        given = {"temperature": setup.temperature, "reference": reference, "teachers": other}
-        return network.score(params, rows, needs, **given)
+        return network.score(params, rows, needs, **common)
     learner, reading, where = setup.learner, setup.reads.get(module), ()
     if reading is not None:
         rows, *where = readings.read(reading, rows, setup.task, split)
     scores = scoring.score(
-        setup.networks[module],
+        network,
         params,
         rows,
         needs,
-        temperature=setup.temperature,
+        **common,
         kept=setup.settings.sampler.rescore == "kept" if kept is None else kept,
-        reference=reference,
-        teachers={name: (setup.networks[name], tree) for name, tree in (teachers or {}).items()},
         heads={name: (setup.networks[name], *given) for name, given in (heads or {}).items()},
         vocabulary=learner.vocabulary,
         keep_logits=learner.keep_logits,

@@ -227,8 +227,8 @@ def _scores(
     needs, asked = interpreter.objective_needs(o), dict[str, types.Needs]()
     for h in heads:
         asked[h.module] = asked.get(h.module, types.Needs()) | interpreter.objective_needs(h)
-    compared, reference = modules.compared(needs), None
-    if modules.REFERENCE in compared:
+    reference = None
+    if modules.REFERENCE in modules.compared(needs):
         reference = adapters.joined(state.reference, state.params["policy"])
     scores = phases.score(
         setup,
@@ -237,11 +237,16 @@ def _scores(
         rows,
         needs,
         reference=reference,
-        teachers={name: setup.params(state, name) for name in sorted(compared - {modules.REFERENCE})},
+        teachers=teachers(setup, state, needs),
         heads={module: (params[module], wanted) for module, wanted in asked.items()},
         places=places,
     )
     return [scores, *(scores.heads[h.module] for h in heads)]
+
+
+def teachers(setup: phases.Setup, state: types.TrainState, needs: types.Needs) -> dict[str, types.Tree]:
+    """Return the parameters of the modules that scores for ``needs`` are compared with, by name."""
+    return {name: setup.params(state, name) for name in sorted(modules.compared(needs) - {modules.REFERENCE})}
 
 
 def _union(rows: Rows) -> types.Rollout:

@@ -43,38 +43,26 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
     repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
 
     def fill(rows: types.Rollout) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        if needs.reference:
-            reference = adapters.joined(state.reference, state.params["policy"])
-            plain = phases.score(setup, "policy", reference, rows, types.Needs(), kept=False)
-            fields["ref_logp"] = plain.logp
-        if (
-            rows.motion is not None and setup.algorithm.source.origin == "policy"
-        ):  # the policy has just acted, from its whole distribution
+        def scores(module: str, asked: types.Needs) -> types.Scores:
+            params, teachers = setup.params(state, module), gradients.teachers(setup, state, asked)
+            return phases.score(setup, module, params, rows, asked, kept=False, teachers=teachers)
+
+        def earlier(part: types.Tree) -> Any:
+            policy = adapters.joined(part, state.params["policy"])
+            return phases.score(setup, "policy", policy, rows, _NOTHING, kept=False).logp
+
+        fields: dict[str, Any] = {"ref_logp": earlier(state.reference)} if needs.reference else {}
+        acted = rows.motion is not None and setup.algorithm.source.origin == "policy"
+        if acted:  # the policy has just done so, from its whole distribution
             fields["proximal_logp"] = rows.behaviour_logp
         elif needs.fixed_proximal or (needs.proximal and repeats > 1):
             fields["proximal_logp"] = _proximal(setup, state, rows)
         if needs.value:
-            fields["value"] = phases.score(
-                setup, "value", setup.params(state, "value"), rows, types.Needs(value=True)
-            ).value
+            fields["value"] = scores("value", types.Needs(value=True)).value
         if setup.phase.read:
-            fields["scores"] = {
-                module: phases.score(
-                    setup,
-                    module,
-                    setup.params(state, module),
-                    rows,
-                    asked,
-                    kept=False,
-                    teachers={name: setup.params(state, name) for name in sorted(modules.compared(asked))},
-                )
-                for module, asked in setup.phase.read.items()
-            }
+            fields["scores"] = {module: scores(module, asked) for module, asked in setup.phase.read.items()}
         if setup.precedent:
-            earlier = adapters.joined(state.snapshot, state.params["policy"])
-            plain = phases.score(setup, "policy", earlier, rows, types.Needs(), kept=False)
-            fields["extra"] = {**rows.extra, inputs.PRECEDENT: plain.logp}
+            fields["extra"] = {**rows.extra, inputs.PRECEDENT: earlier(state.snapshot)}
         return fields
 
     return rollout.replace(**(gradients.map_rows(fill, rollout, setup) if whole else fill(rollout)))
