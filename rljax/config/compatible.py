@@ -1,6 +1,7 @@
 """Checks that the task, the algorithm, its source and the sizes of a phase are compatible."""
 
 import dataclasses
+import math
 import operator
 
 from rljax import environments, types
@@ -229,7 +230,7 @@ def _check_split(phase: Phase) -> None:
     rows = f"{prompts} prompts * {samples} samples" + (f" * {each} rows of an episode" if each > 1 else "")
     for o in algorithm.objectives:
         whole = interpreter.objective_needs(o).whole
-        minibatches = o.minibatches or learner.minibatches
+        _, minibatches = learner.of(o)
         pieces = minibatches * learner.parts
         if interpreter.needs(algorithm).siblings and prompts % minibatches:
             raise ValueError(
@@ -328,7 +329,7 @@ def _check_overlap(phase: Phase) -> None:
     settings, algorithm, source = phase.settings, phase.algorithm, phase.algorithm.source
     learner, plain = settings.learner, types.Source
     chosen = source.select is not plain.select or source.head or source.again or source.demonstrated or source.uneven
-    repeats = [(o.epochs or learner.epochs) * (o.minibatches or learner.minibatches) for o in algorithm.objectives]
+    repeats = [math.prod(learner.of(o)) for o in algorithm.objectives]
     shared = len(phase.trained) < len(algorithm.objectives) or any(phase.of(m).trunk for m in phase.modules)
     reasons = (
         (settings.run.lag, f"config.run.lag={settings.run.lag} overlaps whole rollouts. Set one of both"),
@@ -385,7 +386,7 @@ def _check_objective(phase: Phase, o: types.Objective) -> None:
     """Check that no minibatch or micro-batch splits a group that an objective reads whole."""
     chosen, algorithm, name = phase.settings, phase.algorithm, phase.name
     needs, source = interpreter.objective_needs(o), algorithm.source
-    minibatches = o.minibatches or chosen.learner.minibatches
+    _, minibatches = chosen.learner.of(o)
     pieces = minibatches * chosen.learner.parts
     if (needs.whole == "group" and pieces > 1) or (needs.siblings and minibatches > 1):
         split = pieces if needs.whole == "group" else minibatches

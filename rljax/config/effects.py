@@ -5,6 +5,7 @@ wrote the value, and a note where the recipe has it by default.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,8 +97,7 @@ def _parts(phase: Phase) -> list[tuple[types.Needs, set[str]]]:
         common.add("reference")
     trained: set[str] = set()
     for o in phase.algorithm.objectives:
-        repeats = (o.epochs or learner.epochs) * (o.minibatches or learner.minibatches)
-        causes = common | ({"steps"} if repeats > 1 or o.module in trained else set())
+        causes = common | ({"steps"} if math.prod(learner.of(o)) > 1 or o.module in trained else set())
         moves = interpreter.objective_needs(o).moves
         if not moves or moves & (causes | {"always"}):
             causes.add("ratio")

@@ -240,13 +240,9 @@ def _check_trunks(phase: Phase) -> None:
             )
 
     def steps(o: types.Objective) -> dict[str, Any]:
-        learner, default = phase.settings.learner, phase.start.optimizer
-        return {
-            "epochs": o.epochs or learner.epochs,
-            "minibatches": o.minibatches or learner.minibatches,
-            "optimizer": o.optimizer or default,
-            "every": o.every,
-        }
+        epochs, minibatches = phase.settings.learner.of(o)
+        optimizer = o.optimizer or phase.start.optimizer
+        return {"epochs": epochs, "minibatches": minibatches, "optimizer": optimizer, "every": o.every}
 
     for lead, *heads in phase.joint:
         of_trunk = steps(objectives[lead])

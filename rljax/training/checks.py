@@ -69,8 +69,7 @@ def _noise(setup: phases.Setup) -> None:
         raise ValueError(
             f"{where} compares equal numbers of prompts, and {source.spec} splits rows otherwise. Remove it."
         )
-    steps = [o.minibatches or setup.learner.minibatches for o in setup.algorithm.objectives if o.module == "policy"]
-    for minibatches in steps:
+    for _, minibatches in (setup.learner.of(o) for o in setup.algorithm.objectives if o.module == "policy"):
         if setup.prompts % minibatches or setup.prompts == minibatches:
             raise ValueError(
                 f"{where} compares the prompts of a gradient step, and {setup.prompts} prompts are split into "
@@ -162,7 +161,8 @@ def _algorithm(setup: phases.Setup, rows: types.Rollout, key: types.Key) -> None
     metrics = _row_metrics(rows, judged=source.origin == "policy", turns=turns, domains=domains)
     metrics |= dict.fromkeys(("loss", "gradient_norm", "skipped", "sampler_gap"), jnp.zeros(()))
     for o, inner in zip(algorithm.objectives, state["objectives"], strict=True):
-        batch = jax.tree.map(lambda x, n=o.minibatches or setup.learner.minibatches: x[: x.shape[0] // n], rows)
+        _, minibatches = setup.learner.of(o)
+        batch = jax.tree.map(lambda x, n=minibatches: x[: x.shape[0] // n], rows)
         requested, network = interpreter.objective_needs(o), setup.networks.get(o.module)
         live = _scores(batch, requested, network) if requested.live else None
         batch, inner = interpreter.prepare_minibatch(o, batch, live, inner, key)

@@ -13,7 +13,7 @@ from rljax.language import settings
 from rljax.language.settings import Count, NonNegative, Size, group, setting
 from rljax.models.config import ModelConfig
 from rljax.sampling.config import SamplerConfig
-from rljax.types import Range
+from rljax.types import Objective, Range
 
 Devices = Annotated[int, Range(-1, 1e6)]
 Diagnostic = Literal["clip", "entropy", "kl", "moved", "noise", "signs", "weights"]  # see README.md
@@ -80,6 +80,10 @@ class LearnerConfig:
     def parts(self) -> int:
         """The number of micro-batches that is set; 1 where it is chosen."""
         return max(1, self.microbatches)
+
+    def of(self, objective: Objective) -> tuple[int, int]:
+        """Return the epochs and the minibatches of an objective, its own or those of the run."""
+        return objective.epochs or self.epochs, objective.minibatches or self.minibatches
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,4 +91,4 @@ def over_devices(setup: phases.Setup) -> list[str]:
 
 def _minibatches(phase: phases.Phase) -> list[int]:
     """Return the number of minibatches of each objective."""
-    return [o.minibatches or phase.settings.learner.minibatches for o in phase.algorithm.objectives]
+    return [phase.settings.learner.of(o)[1] for o in phase.algorithm.objectives]

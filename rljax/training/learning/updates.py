@@ -4,6 +4,7 @@ All functions are pure; epochs, minibatches and micro-batches are scans.
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
       The rows with these fields.
     """
     needs = interpreter.needs(setup.algorithm)
-    repeats = max(_repeats(setup, o) for o in setup.algorithm.objectives)
+    repeats = max(math.prod(setup.learner.of(o)) for o in setup.algorithm.objectives)
 
     def fill(rows: types.Rollout) -> dict[str, Any]:
         def scores(module: str, asked: types.Needs) -> types.Scores:
@@ -78,11 +79,6 @@ def _proximal(setup: phases.Setup, state: types.TrainState, rows: types.Rollout)
     return logp
 
 
-def _repeats(setup: phases.Setup, o: types.Objective) -> int:
-    """Return the number of gradient steps of an objective on one rollout."""
-    return (o.epochs or setup.learner.epochs) * (o.minibatches or setup.learner.minibatches)
-
-
 def _optimize(
     setup: phases.Setup,
     joint: tuple[int, ...],
@@ -94,7 +90,7 @@ def _optimize(
     """Run the epochs and minibatches of objectives that step together; return (state, metrics of each)."""
     lead = joint[0]
     o, tx = setup.algorithm.objectives[lead], setup.phase.optimizers[lead]
-    minibatches = o.minibatches or setup.learner.minibatches
+    epochs, minibatches = setup.learner.of(o)
     batches = gradients.split(rollout, minibatches, setup.mesh)
     rounding = jax.random.fold_in(key, _ROUNDING) if setup.learner.rounding == "stochastic" else None
 
@@ -114,7 +110,7 @@ def _optimize(
 
     inner = [state.algorithm["objectives"][number] for number in joint]
     carry = (setup.part(state.params, joint), state.opt_state[lead], inner)
-    repeats = _repeats(setup, o)
+    repeats = epochs * minibatches
     if repeats == 1:
         carry, metrics = gradient_step(carry, jnp.zeros((), jnp.int32))
         stacked = jax.tree.map(lambda x: x[None], metrics)
