@@ -12,6 +12,7 @@ from rljax.algorithms import interpreter
 from rljax.language import parse
 from rljax.models import actors
 from rljax.models.actors import mlp
+from rljax.training import producers
 from rljax.training.learning import updates
 from tests.support import control
 
@@ -39,7 +40,7 @@ def compiled():
         rollout = step.producer.rollout(state, program.key)
         chosen, pool = setup.algorithm.source.select(rollout, state.pool, setup.rows, KEY)
         done = interpreter.transform(setup.algorithm, updates.complete(setup, state, chosen), state.algorithm, KEY)[0]
-        cursor = state.cursor.at[setup.cursor].add(step.producer.taken(state))
+        cursor = state.cursor.at[setup.cursor].add(producers.taken(setup, state))
         return rollout, done, state.replace(pool=pool, step=state.step + 1, cursor=cursor)
 
     return program, step, following

@@ -137,8 +137,8 @@ class Ahead:
     def _begin(self, view: types.TrainState, version: int) -> None:
         """Begin the next rollout from what the state of a version has for it."""
         ahead = self._next - version
-        taken = self._sampler.producer.taken(view) if ahead else 0  # a number, as no source with a lag carries rows
-        step, cursor = _later(view.step, view.cursor, np.int32(ahead), np.int32(taken), self._setup.cursor)
+        drawn = np.int32(self._setup.drawn)  # of each step, as no source with a lag carries rows
+        step, cursor = _later(view.step, view.cursor, np.int32(ahead), drawn, self._setup.cursor)
         given = view.replace(step=step, cursor=cursor), np.int32(ahead)
         if self._thread is None:
             self._add(None, _known(self._rows(*given)))
@@ -199,9 +199,9 @@ def _known(rows: types.Rollout) -> futures.Future[types.Rollout]:
 
 
 @functools.partial(jax.jit, static_argnums=4)
-def _later(step: types.Array, cursors: types.Array, ahead: types.Array, taken: types.Array, cursor: int) -> Any:
+def _later(step: types.Array, cursors: types.Array, ahead: types.Array, drawn: types.Array, cursor: int) -> Any:
     """Return step and cursors after so many steps."""
-    return step + ahead, cursors.at[cursor].add(ahead * taken)
+    return step + ahead, cursors.at[cursor].add(ahead * drawn)
 
 
 @jax.jit

@@ -211,7 +211,7 @@ def update(
         metrics["slot_utilisation"] = jnp.sum(held) / jnp.sum(decoded)
     producer, sampled = producers.make(setup), rollout
     metrics |= producer.metrics(rollout)
-    taken = producer.taken(state)
+    taken = producers.taken(setup, state)
     rollout, pool, inner = _selected(setup, state, rollout, key, totals is None)
     if (fired := sources.fired(setup, sampled, rollout, root)) is not None:
         metrics["fired"] = fired

@@ -31,10 +31,6 @@ class Producer(Protocol):
         """Return the rows of the next step, if no worker process is needed; ``key`` is the run's root key."""
         ...
 
-    def taken(self, state: types.TrainState) -> types.Array | int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        ...
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return what the producer tells of the rows of a step, scalars by name."""
         ...
@@ -97,3 +93,8 @@ def make(setup: phases.Setup) -> Producer:
     else:
         whole = turns.Turns(setup) if about.host else episodes.Episodes(setup)
     return segments.Segments(whole, source.segment) if source.segment else whole
+
+
+def taken(setup: phases.Setup, state: types.TrainState) -> types.Array | int:
+    """Return the number of prompts that the next step takes from the shuffle: of rows in flight, the freed ones."""
+    return segments.freed(setup, state) if setup.algorithm.source.segment else setup.drawn

@@ -91,11 +91,6 @@ class Acting:
             extra={"repeat": drawn.repeat[of]} if segment else {},
         )
 
-    def taken(self, state: types.TrainState) -> types.Array | int:
-        """Return the number of problems that the next step takes from the shuffle."""
-        source = self.setup.algorithm.source
-        return segments.freed(self.setup, state) if source.segment else self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the rows that failed, and of windows the share that goes on, and returns.
 

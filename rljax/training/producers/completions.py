@@ -45,10 +45,6 @@ class Completions:
         index = ops.repeat(drawn.index, setup.solutions) if setup.solutions else None
         return drawn, prompts, None if index is None else solutions(setup, state.step, index, key)
 
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the rows on which the program's verifier failed."""
         return rows_lib.failed(rows) if self.traced else {}
@@ -319,10 +315,6 @@ class Twice:
         each = None if shown is None else rows_lib.one_of_each(shown, drawn.index.size)
         edited, second = self.edit(state, rows, each, key)
         return self.merge(rows, second, edited)
-
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.first.taken(state)
 
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the rows on which the program's verifier failed."""

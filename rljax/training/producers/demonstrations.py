@@ -60,10 +60,6 @@ class Demonstrations:
         reward = jnp.ones_like(rows.reward)  # demonstrations are assumed to be correct
         return rows.replace(mask=mask, action=action, reward=reward, on_policy=jnp.zeros_like(rows.reward))
 
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return nothing: the program judges no row."""
         return {}

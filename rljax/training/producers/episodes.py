@@ -32,10 +32,6 @@ class Episodes:
         """Return the rows of the next step; ``key`` is the run's root key."""
         return self._played(state, rows_lib.next_prompts(self.setup, state, key), key)
 
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the rows on which the world failed."""
         return rows_lib.failed(rows)

@@ -100,10 +100,6 @@ class Segments:
         given = rows, talk, now.version, params, prompts, now.keys, sampled, now.free, *settings
         return self.whole.resume(*given, segment=self.most)
 
-    def taken(self, state: types.TrainState) -> types.Array:
-        """Return the number of finished groups, whose places new prompts take."""
-        return freed(self.whole.setup, state)
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the share of rows that the next step continues, and the rows that failed."""
         return {"carried": jnp.mean((rows.finish == types.Finish.UNFINISHED) * 1.0), **rows_lib.failed(rows)}

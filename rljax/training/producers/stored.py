@@ -34,10 +34,6 @@ class Stored:
         drawn = jax.device_get(rows_lib.next_prompts(self.setup, state, key))
         return self.of(drawn.position, drawn.index)
 
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return the groups that came too late, where rows arrive; the program judges no row."""
         return {"late": jnp.max(rows.extra["late"])} if "late" in rows.extra else {}

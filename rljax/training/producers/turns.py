@@ -115,10 +115,6 @@ class Turns:
         """Raise: the turns are answered on the host."""
         raise TypeError(f"task {self.world.name!r} is a host world, whose turns worker processes answer")
 
-    def taken(self, state: types.TrainState) -> int:
-        """Return the number of prompts that the next step takes from the shuffle."""
-        return self.setup.drawn
-
     def metrics(self, rows: types.Rollout) -> types.Metrics:
         """Return nothing: the program judges no row."""
         return {}
