@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.methods.advantage import state_action
+from rljax.methods.reward import turns
 from rljax.transforms import define, ops, trajectories
 from rljax.transforms.frame import extras, idle
 
@@ -25,7 +25,7 @@ def drop_truncated(r, s, key: types.Segment | None = None) -> types.Array:
 @define.prepare(needs=types.Needs(turns=True))
 def turn_ends(r, s) -> types.Array:
     """Keep the last token of each turn, so that a mean counts each turn once."""
-    return state_action.turn_ends(r) > 0
+    return turns.turns(r)[1] > 0
 
 
 def _begins(token, used, marker: tuple[int, ...]):

@@ -12,7 +12,7 @@ import pytest
 import rljax
 from rljax import algorithms, types
 from rljax.config import resolve
-from rljax.methods.advantage import state_action
+from rljax.methods.reward import turns
 from rljax.run import programs
 from rljax.training import phases
 from rljax.transforms import advantage, ops, penalty, surrogate
@@ -174,7 +174,7 @@ def test_a_turn_has_its_last_trained_token():
     mask = jnp.asarray([[1, 1, 0, 1, 1, 0], [0, 1, 1, 0, 0, 1]], jnp.float32)
     turn = jnp.asarray([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
     rows = types.Rollout(mask, jnp.zeros(2), jnp.zeros(2, int), turn=turn)
-    np.testing.assert_array_equal(state_action.turn_ends(rows), [[0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]])
+    np.testing.assert_array_equal(turns.turns(rows)[1], [[0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]])
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.methods.reward import turns
 from rljax.transforms import define, modules, ops, trajectories
 from rljax.transforms.advantage import credit
 from rljax.transforms.frame import extras
@@ -213,13 +214,8 @@ def turn_q_values(
     v = _combined(r, [modules.score(r, name, "value") for name in value], combine)
     paid, v, first, spread = credit.turn_numbers(r.replace(value=v), gamma)
     each = _combined(r, [modules.score(r, name, "process") for name in q], combine)
-    behind = ops.segment_total(each * turn_ends(r), credit.distinct_ids(ops.segments(r, "turn")))
+    ids, ends = turns.turns(r)
+    behind = ops.segment_total(each * ends, ids)
     target = spread(trajectories.gae(r, paid, v, first, gamma, 0.0) + v)
     r = ops.with_advantage(r, behind - spread(v)).replace(returns=behind * r.mask)
     return extras.put(r, {"q_returns": target * r.mask})
-
-
-def turn_ends(r: types.Rollout) -> types.Array:
-    """Return 1 on the last trained token of each turn and 0 elsewhere, [B, T]."""
-    ids = credit.distinct_ids(ops.segments(r, "turn"))
-    return ops.segment_first(ids[:, ::-1], r.mask[:, ::-1])[:, ::-1]

@@ -78,8 +78,7 @@ def reference_regression(loss, r, s, beta: types.Positive = 1.0, unit: Literal["
     """
     delta = row.to_reference(r, s)
     if unit == "turn":
-        number = jnp.arange(delta.shape[0])[:, None] * jnp.ones_like(r.turn)
-        delta = ops.segment_total(delta, ops.dense(number, ops.segments(r, "turn")))
+        delta = ops.segment_total(delta, turns.turns(r)[0])
         return (beta * delta - token.advantage(r)) ** 2
     return row.on_tokens((beta * ops.row_sum(delta, r.mask) - _row_advantage(r)) ** 2, r)
 
