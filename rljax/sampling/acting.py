@@ -177,4 +177,4 @@ def _drawing(keys: Key, time: Array) -> tuple[Key, Key]:
 
 def chosen(where: Array, one: Tree, other: Tree) -> Tree:
     """Return the rows of ``one`` where ``where`` ``[B]``, else of ``other``."""
-    return jax.tree.map(lambda x, y: jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, y), one, other)
+    return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(where, x, y), one, other)

@@ -89,9 +89,5 @@ def write(
 
 def _merged(sample: samples_lib.Sample, other: samples_lib.Sample, rows: Array) -> samples_lib.Sample:
     """Return ``sample`` with the ``rows`` [E] bool of another one."""
-
-    def pick(one: Array, two: Array) -> Array:
-        return jnp.where(rows.reshape((-1,) + (1,) * (one.ndim - 1)), two, one)
-
-    merged = samples_lib.mapped(pick, sample, other)
+    merged = samples_lib.mapped(functools.partial(jax.vmap(jnp.where), rows), other, sample)
     return dataclasses.replace(merged, steps=sample.steps + other.steps, slots=sample.slots + other.slots)

@@ -93,10 +93,6 @@ class Several:
         return samples_lib.mapped(moved, sample)
 
 
-def _seats(world: dialogue.World) -> Alone | Several:
-    return Alone() if world.seats == 1 else Several(world.seats)
-
-
 @dataclasses.dataclass(frozen=True)
 class Driver:
     """One step of conversations; ``draw`` and ``active`` are the arguments of ``decode.run``."""
@@ -136,7 +132,7 @@ class Driver:
         talk = dataclasses.replace(talk, place=talk.place + reading, length=talk.length + used)
 
         written, writes = self.seats.of_writer(token, talk), self._by_seat(writing).any(axis=1)
-        stopped = jnp.any(written[:, None] == jnp.asarray(self.ends.stop, jnp.int32)[None, :], axis=1)
+        stopped = jnp.isin(written, jnp.asarray(self.ends.stop, jnp.int32))
         if self.ends.strings is not None and talk.strings is not None:
             state = jnp.where(writes, self.ends.strings.advance(talk.strings, written), talk.strings)
             stopped |= self.ends.strings.matched(state)
@@ -194,7 +190,8 @@ def converse(
     Raises:
       ValueError: a shape does not match, or compaction with several seats.
     """
-    seats, rows = _seats(world), keys.shape[0] * world.seats
+    seats = Alone() if world.seats == 1 else Several(world.seats)
+    rows = keys.shape[0] * world.seats
     columns, (count, width) = seats.columns(world, length), prompts.token.shape
     seats.check(count, rows, config.compact)
     shapes.check({"prompts.mask": prompts.mask}, (count, width), "[P, L] of prompts.token")

@@ -223,7 +223,7 @@ def emit(
     live, sample = decoding.live, decoding.sample
     drawn = draw_tokens(logits, decoding.keys, offset + sample.steps, processors, sample.kept is not None)
     token = jnp.where(live, drawn.token, ends.pad)
-    stopped = live & jnp.any(token[:, None] == jnp.asarray(ends.stop, jnp.int32)[None, :], axis=1)
+    stopped = live & jnp.isin(token, jnp.asarray(ends.stop, jnp.int32))
     state = decoding.state
     if ends.strings is not None and state is not None:
         state = ends.strings.advance(state, token)
@@ -341,14 +341,12 @@ def write(sample: samples_lib.Sample, drawn: Drawn, live: Array, used: Array) ->
     kept = sample.kept
     if kept is not None and drawn.kept is not None:
         kept = put(kept, jnp.where(live[:, None], drawn.kept, jnp.uint32(samples_lib.EVERY_TOKEN)))
+    numbers = ("behaviour_logp", "raw_logp", "entropy", "square_prob")
     return dataclasses.replace(
         sample,
         token=put(sample.token, drawn.token),
         mask=put(sample.mask, live.astype(jnp.float32)),
-        behaviour_logp=put(sample.behaviour_logp, jnp.where(live, drawn.behaviour_logp, 0.0)),
-        raw_logp=put(sample.raw_logp, jnp.where(live, drawn.raw_logp, 0.0)),
-        entropy=put(sample.entropy, jnp.where(live, drawn.entropy, 0.0)),
-        square_prob=put(sample.square_prob, jnp.where(live, drawn.square_prob, 0.0)),
+        **{name: put(getattr(sample, name), jnp.where(live, getattr(drawn, name), 0.0)) for name in numbers},
         length=sample.length + used,
         steps=sample.steps + 1,
         slots=sample.slots + live.shape[0],

@@ -150,8 +150,7 @@ def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended
     rows = ops.repeat(ended, seats)
 
     def changed(new: Array, old: Array) -> Array:
-        chosen = ended if new.shape[0] == ended.shape[0] else rows
-        return jnp.where(chosen.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
+        return jax.vmap(jnp.where)(ended if new.shape[0] == ended.shape[0] else rows, new, old)
 
     def of_turn(number: Array) -> Array:  # [B] -> [B, M]
         return jnp.arange(turns)[None, :] == number[:, None]
@@ -219,11 +218,6 @@ def _packed(token: Array, mask: Array) -> tuple[Array, Array]:
     """Move the tokens [b, R] with mask 1 to the left; return them and their number [b]."""
     order = jnp.argsort(mask <= 0, axis=1, stable=True)
     return jnp.take_along_axis(token, order, axis=1), jnp.sum(mask > 0, axis=1, dtype=jnp.int32)
-
-
-def token_reward(sample: samples_lib.Sample, talk: Talk) -> Array:
-    """Return ``[B, T]``, what each turn was paid, on the last token that the seat wrote in it."""
-    return on_last_tokens(sample, talk.paid)
 
 
 def on_last_tokens(sample: samples_lib.Sample, x: Array) -> Array:

@@ -100,16 +100,7 @@ class _Refilling:
         step = decode.stepping(self.model, self.weights, self.driver.draw, self.driver.active)
         end = jax.lax.while_loop(more, step, start)
         talk, part, done = end.state, end.sample, p.talk.length
-        place = jnp.arange(_COLUMNS, dtype=jnp.int32)[None, :]
-        width = p.sample.token.shape[1]
-        column = jnp.where(place < part.length[:, None], done[:, None] + place, width)  # out of bounds: dropped
-
-        def put(whole: Array, new: Array) -> Array:
-            if whole.ndim == 1:
-                return whole.at[p.row].set(new, mode="drop")
-            return whole.at[p.row[:, None], column].set(new, mode="drop")
-
-        sample = samples_lib.mapped(put, p.sample, part)
+        sample = samples_lib.placed(p.sample, part, p.row, done)
         over = talk.over & (p.row < episodes)
         return dataclasses.replace(
             p,

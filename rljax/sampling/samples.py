@@ -129,6 +129,20 @@ def mapped(function: Callable[..., Array], *samples: Sample) -> Sample:
     return dataclasses.replace(samples[0], **jax.tree.map(function, *fields))
 
 
+def placed(sample: Sample, part: Sample, row: Array, done: Array) -> Sample:
+    """Write the tokens of ``part`` behind the first ``done`` [b] positions of rows ``row`` [b] of a sample.
+
+    The numbers of these rows become the part's; what is out of bounds is left out.
+    """
+    place = jnp.arange(part.token.shape[1], dtype=jnp.int32)[None, :]
+    column = jnp.where(place < part.length[:, None], done[:, None] + place, sample.token.shape[1])
+
+    def put(whole: Array, new: Array) -> Array:
+        return (whole.at[row] if whole.ndim == 1 else whole.at[row[:, None], column]).set(new, mode="drop")
+
+    return mapped(put, sample, part)
+
+
 def cut(sample: Sample, limit: Array, pad: int) -> Sample:
     """Return a sample whose row i has at most ``limit[i]`` tokens, as if it had been drawn with this length."""
     inside = jnp.arange(sample.token.shape[1])[None, :] < limit[:, None]

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -185,24 +186,13 @@ def renewed(sample: samples_lib.Sample, fresh: Array, pad: int) -> samples_lib.S
     """Return the sample with the ``fresh`` [B] rows emptied; ``pad`` is the token id of padding."""
     empty = _empty(sample, sample.token.shape[1], pad)
     empty = dataclasses.replace(empty, finish=jnp.full_like(empty.finish, int(types.Finish.UNFINISHED)))
-
-    def pick(old: Array, new: Array) -> Array:
-        return jnp.where(fresh.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
-
-    return samples_lib.mapped(pick, sample, empty)
+    return samples_lib.mapped(lambda old, new: jax.vmap(jnp.where)(fresh, new, old), sample, empty)
 
 
 def _joined(sample: samples_lib.Sample, part: samples_lib.Sample, live: Array, done: Array) -> samples_lib.Sample:
     """Append a segment to each row; the ``live`` [B] rows were continued, from position ``done`` [B]."""
     rows, length = sample.token.shape
-    place = jnp.arange(part.token.shape[1], dtype=jnp.int32)[None, :]
-    column = jnp.where(place < part.length[:, None], done[:, None] + place, length)  # out of bounds: dropped
-    row = jnp.broadcast_to(jnp.arange(rows)[:, None], column.shape)
-
-    def put(whole: Array, new: Array) -> Array:
-        return whole.at[row, column].set(new, mode="drop") if whole.ndim > 1 else whole
-
-    whole = samples_lib.mapped(put, sample, part)
+    whole = samples_lib.placed(sample, part, jnp.arange(rows, dtype=jnp.int32), done)
     count = done + part.length
     cut = jnp.where(count >= length, int(types.Finish.LENGTH), int(types.Finish.UNFINISHED))
     finish = jnp.where(part.finish == types.Finish.STOP, part.finish, cut)

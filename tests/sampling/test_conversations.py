@@ -161,7 +161,8 @@ def test_a_conversation_cut_anywhere_is_the_conversation_uncut(segment, compact,
         np.testing.assert_array_equal(getattr(now, name), getattr(sample, name), name)
     for name in ("paid", "outcome", "valid", "done", "over", "parts", "extra", "world", "turn", "ended"):
         jax.tree.map(np.testing.assert_array_equal, getattr(resumed, name), getattr(talk, name))
-    reward = [dialogue.token_reward(*jax.tree.map(jnp.asarray, pair)) for pair in ((now, resumed), (sample, talk))]
+    pairs = ((now, resumed.paid), (sample, talk.paid))
+    reward = [dialogue.on_last_tokens(*jax.tree.map(jnp.asarray, pair)) for pair in pairs]
     np.testing.assert_array_equal(*reward)
 
 

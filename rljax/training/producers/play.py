@@ -171,7 +171,7 @@ def of_conversations(rows: types.Rollout, out: sampling.Sample, talk: dialogue.T
     one = talk.paid.shape[1] == 1  # a world of one turn pays the row, as a task does
     return rows.replace(
         turn=out.turn,
-        token_reward=None if one else dialogue.token_reward(out, talk),
+        token_reward=None if one else dialogue.on_last_tokens(out, talk.paid),
         reward=talk.unearned + talk.paid[:, 0] if one else talk.unearned,
         outcome=talk.outcome,
         parts=talk.parts,

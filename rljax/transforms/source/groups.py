@@ -77,11 +77,7 @@ def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, star
 
 def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
     """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others."""
-
-    def pick(new: Array, old: Array) -> Array:
-        return jnp.where(mine.reshape((-1,) + (1,) * (old.ndim - 1)), new, old)
-
-    return jax.tree.map(pick, new, old)
+    return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(mine, x, y), new, old)
 
 
 def stale(rows: types.Rollout) -> types.Rollout:
