@@ -20,6 +20,7 @@ from rljax.language import parse
 from rljax.run.reports.pages import tables
 
 PARTS: dict[str, dict[str, str]] = bench.TABLES["device"]
+_LATE = "the minutes were used up"
 
 
 def run(out: str, minutes: float, only: Sequence[str], quick: bool) -> None:
@@ -56,18 +57,22 @@ def _words(name: str, folder: pathlib.Path, quick: bool) -> list[str]:
     return shlex.split(text.format(out=shlex.quote(str(folder)), **bench.TABLES["words"]))
 
 
+def _finished(words: list[str], end: float) -> subprocess.CompletedProcess[str] | None:
+    """Run ``python -m rljax`` with these words until ``end``, of the monotonic clock; None if that was too early."""
+    command, left = [sys.executable, "-m", "rljax", *words], max(1.0, end - time.monotonic())
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=left)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
     """Run a part, and return its record: what it printed, and the last line if that is JSON."""
-    words = _words(name, folder, quick)
-    begun = time.monotonic()
-    known = {"command": f"python -m rljax {' '.join(words)}"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "rljax", *words], capture_output=True, text=True, timeout=max(1.0, end - begun)
-        )
-    except subprocess.TimeoutExpired:
-        return known | {"error": "the minutes were used up", "seconds": time.monotonic() - begun}
-    known |= {"seconds": time.monotonic() - begun}
+    words, begun = _words(name, folder, quick), time.monotonic()
+    done = _finished(words, end)
+    known = {"command": f"python -m rljax {' '.join(words)}", "seconds": time.monotonic() - begun}
+    if done is None:
+        return known | {"error": _LATE}
     if done.returncode:
         text = done.stderr.strip()[-2000:].removeprefix("error: ")
         return known | {"error": text or f"exit code {done.returncode}"}
@@ -81,22 +86,15 @@ def _measured(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[
 
 def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict[str, Any]:
     """Return the record of the compiler's answer for the program of a step, or {"error": why}."""
-    out, words, renamed = (
-        folder / "predicted.tmp",
-        _words(name, folder, quick)[1:],
-        {"--new_tokens": "--completion_length"},
-    )
+    out, words = folder / "predicted.tmp", _words(name, folder, quick)[1:]
+    renamed = {"--new_tokens": "--completion_length"}
     if "--steps" in words:
         place = words.index("--steps")
         del words[place : place + 2]
     words = [renamed.get(word, word).replace("=true", "=True") for word in words]
-    command = [sys.executable, "-m", "rljax", "aot", *words, "--target", "attached", "--programs", "fused"]
-    try:
-        done = subprocess.run(
-            [*command, "--json", str(out)], capture_output=True, text=True, timeout=max(1.0, end - time.monotonic())
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "the minutes were used up"}
+    done = _finished(["aot", *words, "--target", "attached", "--programs", "fused", "--json", str(out)], end)
+    if done is None:
+        return {"error": _LATE}
     if done.returncode:
         text = done.stderr.rpartition("error: ")[2].strip() or f"exit code {done.returncode}"
         return {"error": text.splitlines()[0]}
