@@ -26,6 +26,7 @@ from rljax.algorithms import arguments
 from rljax.algorithms import like as presets
 from rljax.language import dotted
 from rljax.transforms import source as sources
+from rljax.transforms.frame import idle
 
 
 def recipe(constructor: Callable[..., types.Algorithm] | None = None, *, task: str = "") -> Any:
@@ -74,8 +75,7 @@ def when(coefficient: types.Number, *pieces: Any) -> tuple[Any, ...]:
 
     A coefficient that is traced or follows a schedule may become positive, so its pieces stay.
     """
-    off = coefficient is None or (isinstance(coefficient, int | float) and coefficient == 0)
-    return () if off else pieces
+    return () if coefficient is None or idle.equals(coefficient, 0) else pieces
 
 
 def compose(

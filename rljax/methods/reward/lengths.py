@@ -7,6 +7,7 @@ from rljax import transforms, types
 from rljax.methods.reward import outcomes
 from rljax.methods.reward import turns as turns_lib
 from rljax.transforms import define, ops, trajectories
+from rljax.transforms.frame import idle
 from rljax.transforms.reward import shaping
 
 
@@ -140,19 +141,14 @@ def budget_triangle(
     return trajectories.replaced(r, correct * trajectories.uncharged(r) + length * short)
 
 
-def _is_zero(number: types.Number) -> bool:
-    """Return whether a number is a plain 0; one that is traced or follows a schedule is not."""
-    return isinstance(number, int | float) and number == 0
-
-
-@define.reward(needs=lambda a: shaping.GROUP | types.Needs(turns=not _is_zero(a["turns"])))
+@define.reward(needs=lambda a: shaping.GROUP | types.Needs(turns=not idle.equals(a["turns"], 0)))
 def relative_length(r, output: types.NonNegative = 0.1, turns: types.NonNegative = 0.0) -> types.Array:
     """Charge length against the group's longest: r - mean(r) sum_k w_k x_k / max x_k. prime-rl (2025).
 
     x: trained tokens (weight ``output``) and turns that have one (weight ``turns``); mean and max over the group.
     """
     used = output * shaping.over(ops.length(r), shaping.largest(ops.length(r), r))
-    if not _is_zero(turns):
+    if not idle.equals(turns, 0):
         count = jnp.sum(turns_lib.turns(r)[1], axis=1)
         used = used + turns * shaping.over(count, shaping.largest(count, r))
     return r.reward - ops.segment_mean(trajectories.uncharged(r), r.group, trajectories.once(r)) * used

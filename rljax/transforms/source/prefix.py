@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, ops
+from rljax.transforms.frame import idle
 from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import groups
 
@@ -28,7 +29,7 @@ def prefixed(share: types.Fraction = 0.5) -> types.Source:
     Args:
       share: of the demonstration's tokens; a number or a schedule.
     """
-    if isinstance(share, int | float) and share == 0:
+    if idle.equals(share, 0):
         return types.Source()
 
     def head(pool, problems, rows, solutions, key):
