@@ -1,11 +1,12 @@
-"""Unbiased estimators of pass@k and maj@k, and confidence intervals.
+"""Unbiased estimators of pass@k, pass^k and maj@k, and confidence intervals.
 
 Shapes: P prompts, n samples per prompt of which c are correct, K values of k. NumPy, float64.
 
     pass@k   the probability that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
+    pass^k   the probability that all k samples are correct              C(c, k) / C(n, k)
     maj@k    the probability that their most frequent answer is correct  from random subsets
 
-The first averages over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
+The first two average over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
 """
 
 import statistics
@@ -35,9 +36,28 @@ def pass_at_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int]) 
       ValueError: no prompt, c outside [0, n], or k outside [1, n].
     """
     c, n, tries = _checked(correct, samples, k)
-    removed = np.arange(tries.max())[None, :]  # number of samples removed before each one
-    wrong = np.maximum((n - c)[:, None] - removed, 0) / (n[:, None] - removed)  # the next one is wrong too
-    return 1.0 - np.cumprod(wrong, axis=1)[:, tries - 1]
+    return 1.0 - _drawn_from(n - c, n, tries)
+
+
+def pass_hat_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int]) -> Floats:
+    """Return the unbiased estimate of the probability that all k samples are correct, per prompt.
+
+    pass^k = C(c, k) / C(n, k). Source: Yao et al., tau-bench, arXiv 2406.12045. It equals ``pass_at_k`` at k = 1 and
+    decreases in k, whereas that increases.
+
+    Args:
+      correct: ``[P]`` int, number of correct samples c of each prompt.
+      samples: int or ``[P]`` int, number of samples n of each prompt.
+      k: the K values of k, each from 1 to the smallest n.
+
+    Returns:
+      ``[P, K]`` float64 in [0, 1].
+
+    Raises:
+      ValueError: as ``pass_at_k``.
+    """
+    c, n, tries = _checked(correct, samples, k)
+    return _drawn_from(c, n, tries)
 
 
 def majority_at_k(
@@ -209,6 +229,13 @@ def wilson(successes: int, total: int, *, level: float = 0.95) -> tuple[float, f
     low = 0.0 if successes == 0 else (center - half) / scale
     high = 1.0 if successes == total else (center + half) / scale
     return low, high
+
+
+def _drawn_from(good: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], k: npt.NDArray[np.int64]) -> Floats:
+    """Return C(good, k) / C(samples, k), ``[P, K]``: the probability that k samples are all among the ``good``."""
+    removed = np.arange(k.max())[None, :]  # number of samples removed before each one
+    probability = np.maximum(good[:, None] - removed, 0) / (samples[:, None] - removed)
+    return np.cumprod(probability, axis=1)[:, k - 1]
 
 
 def _checked(

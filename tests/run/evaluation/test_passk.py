@@ -8,19 +8,18 @@ import pytest
 from rljax.run.evaluation import passk
 
 
-def by_enumeration(correct, samples, k):
-    """Return the fraction of k-subsets of n outcomes, c of them correct, in which any is correct."""
+def by_enumeration(correct, samples, k, quantifier):
+    """Return the fraction of k-subsets of n outcomes, c of them correct, in which any or all are correct."""
     outcomes = [True] * correct + [False] * (samples - correct)
-    return np.mean([any(subset) for subset in itertools.combinations(outcomes, k)])
+    return np.mean([quantifier(subset) for subset in itertools.combinations(outcomes, k)])
 
 
-def test_equals_enumeration_of_all_subsets():
+@pytest.mark.parametrize(("estimator", "quantifier"), [(passk.pass_at_k, any), (passk.pass_hat_k, all)])
+def test_equals_enumeration_of_all_subsets(estimator, quantifier):
     for samples in range(1, 8):
         counts, tries = range(samples + 1), range(1, samples + 1)
-        expected = [[by_enumeration(c, samples, k) for k in tries] for c in counts]
-        np.testing.assert_allclose(
-            passk.pass_at_k(list(counts), samples, list(tries)), expected, rtol=1e-14, atol=1e-15
-        )
+        expected = [[by_enumeration(c, samples, k, quantifier) for k in tries] for c in counts]
+        np.testing.assert_allclose(estimator(list(counts), samples, list(tries)), expected, rtol=1e-14, atol=1e-15)
 
 
 def test_the_majority_equals_enumeration_of_all_subsets():
@@ -134,6 +133,7 @@ def test_errors_name_the_field_and_the_range():
         (lambda: passk.pass_at_k([0.5], 4, [1]), r"correct: got float64, must be integers"),
         (lambda: passk.pass_at_k([1, 2], [4, 4, 4], [1]), r"samples: got shape \(3,\)"),
         (lambda: passk.pass_at_k([1, 1], [4, 2], [3]), r"k: got \[3\], must be in \[1, 2\]"),
+        (lambda: passk.pass_hat_k([3], 4, [5]), r"k: got \[5\]"),
         (lambda: passk.wilson(1, 0), r"total: got 0"),
         (lambda: passk.wilson(11, 10), r"successes: got 11, must be in \[0, 10\]"),
         (lambda: passk.wilson(1, 10, level=1.0), r"level: got 1\.0"),
