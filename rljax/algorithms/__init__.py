@@ -20,6 +20,7 @@ loop; ``python -m rljax algorithms`` prints the table, one recipe, or how two di
 systems set the same methods. ``battery`` checks a recipe, or one piece, without an oracle.
 """
 
+import functools
 import importlib
 import inspect
 from typing import Any
@@ -68,6 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *TABLE, *_MODULES})
 
 
+@functools.cache
 def example(name: str) -> types.Algorithm:
     """Build a recipe with its defaults; arguments without a default get stand-ins, so that it can be shown."""
     stand_ins: dict[str, Any] = {"limit": 1000, "cache": 200, "prompts": 1000, "budget": 1000.0, "models": 2}

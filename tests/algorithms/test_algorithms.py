@@ -134,6 +134,7 @@ def changes(d):
     return batches
 
 
+@functools.cache
 def recipe(name, i=0):
     return parse.lookup(name, parse.Registry("recipe", algorithms.TABLE), "battery")(**CALLS[name][i])
 

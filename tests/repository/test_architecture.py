@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import functools
 import graphlib
 import inspect
 import pathlib
@@ -68,14 +69,23 @@ def module(path):
     return parts[0] if len(parts) > 1 else path.stem
 
 
+@functools.cache
+def nodes(path):
+    """Return the nodes of a file's syntax tree, the module first."""
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
+@functools.cache
 def imports(path):
-    """Yield the dotted names a file imports, wherever in the file, as (line, name)."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Return the dotted names a file imports, wherever in the file, as (line, name)."""
+    names = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, a.name) for a in node.names)
+            names += [(node.lineno, a.name) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
-            yield from ((node.lineno, f"{base}.{a.name}") for a in node.names)
+            names += [(node.lineno, f"{base}.{a.name}") for a in node.names]
+    return names
 
 
 def own_imports(path):
@@ -92,10 +102,9 @@ def test_every_module_has_a_floor_and_every_row_a_module():
     assert {module(f) for f in FILES} == set(FLOOR)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_imports_from_below_and_what_its_row_allows(path):
-    home = FLOOR[module(path)]
-    for line, other in own_imports(path):
+@pytest.mark.parametrize("home", FLOORS)
+def test_files_import_from_below_and_what_their_row_allows(home):
+    for path, line, other in [(f, *i) for f in FILES if FLOOR[module(f)] == home for i in own_imports(f)]:
         where = f"{name(path)}:{line} ({home}) imports {other}"
         assert other in FLOOR, f"{where}: import modules, not names"
         height, floor = HEIGHT[FLOOR[other]], HEIGHT[home]
@@ -124,13 +133,13 @@ def test_the_table_allows_nothing_that_is_not_used_and_no_circle():
         graphlib.TopologicalSorter(modules).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_imports_nothing_it_should_not(path):
+def test_no_file_imports_what_it_should_not():
     banned = {"torch", "tensorflow", "wandb", "ray", "configs", "experiments", "notebooks", "tests", "tpu"}
-    banned -= {"wandb"} if path.stem == "weights_and_biases" else set()  # imported if a config names the sink
-    for line, dotted in imports(path):
-        assert not dotted.startswith("."), f"{name(path)}:{line}: relative import"
-        assert dotted.partition(".")[0] not in banned, f"{name(path)}:{line}: {dotted}"
+    for path, line, dotted in [(f, *i) for f in FILES for i in imports(f)]:
+        package, where = dotted.partition(".")[0], f"{name(path)}:{line}: {dotted}"
+        assert package, f"{where}: relative import"
+        sink = (package, path.stem) == ("wandb", "weights_and_biases")  # imported if a config names it
+        assert package not in banned or sink, where
 
 
 def test_files_are_short():
@@ -139,9 +148,8 @@ def test_files_are_short():
     assert statistics.median(lines.values()) <= 150
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_functions_are_short(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def test_functions_are_short():
+    for path, node in [(f, node) for f in FILES for node in nodes(f)]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (path.stem, node.name) != ("loop", "train"):
             docstring = node.body[0] if ast.get_docstring(node) else None
             documented = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
@@ -153,7 +161,7 @@ def test_recipes_are_expressions():
     for path in [
         file for room in ("algorithms", "methods") for file in (ROOT / "rljax" / room / "recipes").glob("*.py")
     ]:
-        for node in ast.parse(path.read_text()).body:
+        for node in nodes(path)[0].body:
             if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "recipe" for d in node.decorator_list):
                 first = node.body[1]  # after the docstring
                 assert node.end_lineno - first.lineno + 1 <= 12, f"{node.name}: a dozen lines beside its docstring"
@@ -166,12 +174,9 @@ def test_help_explains_every_argument_of_every_recipe():
             assert re.search(entry, inspect.getdoc(function), re.MULTILINE), f"{recipe}: {argument}"
 
 
-MATHEMATICS = [f for f in FILES if module(f) in ("transforms", "algorithms", "methods")]
-
-
-@pytest.mark.parametrize("path", MATHEMATICS, ids=name)
-def test_public_functions_of_the_mathematics_say_what_they_return(path):
-    for node in ast.parse(path.read_text()).body:
+def test_public_functions_of_the_mathematics_say_what_they_return():
+    mathematics = [f for f in FILES if module(f) in ("transforms", "algorithms", "methods")]
+    for path, node in [(f, node) for f in mathematics for node in nodes(f)[0].body]:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             assert node.returns is not None, f"{name(path)}: {node.name}"
 
