@@ -208,7 +208,7 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "", m
       cuts: places at which a row is cut.
       samples: continuations from each: cuts * samples rows are sampled for each that is trained.
       delimiter: text of the token that ends a step; empty: every token is a step.
-      module: that samples the continuations.
+      module: that samples the continuations: "policy", or one of config.module, such as a guide that is not trained.
 
     Raises:
       ValueError: the delimiter is not one token.
