@@ -241,6 +241,7 @@ def test_a_given_advantage_is_used_as_it_is():
         rljax.objective("grpo(kl=0.0)", r, scores, seam={"advantage": "+ whiten()"})
 
 
+@pytest.mark.default_tier(2)
 @pytest.mark.parametrize("call", ["grpo()", "dapo(overlong=(4, 2))", "ppo()", "ui_s1()", "best_minus_second()"])
 def test_transformed_rows_have_the_same_loss(call):
     rows, scores = batch.records(batch.arrays(0, call.partition("(")[0]))

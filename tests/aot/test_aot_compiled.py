@@ -163,6 +163,7 @@ def test_the_programs_of_an_update_in_parts_do_the_work_of_the_whole_step():
     assert work(parts, "finish") == (0, 0)
 
 
+@pytest.mark.full
 def test_a_world_of_several_turns_is_traced_as_a_step_plays_it():
     config = small()
     config.task, config.sampler.layout = "retry(found=0.3, turns=5, persistence=0.1)", "resident"
@@ -310,6 +311,7 @@ def test_a_roofline_is_work_over_rates():
     assert topology.KINDS["tpu7x"].share().hbm == 96 * 2**30  # two devices per chip
 
 
+@pytest.mark.full
 def test_the_command_names_an_unknown_topology():
     def run(*arguments):
         command = [sys.executable, "tpu/compile.py", *arguments]

@@ -377,6 +377,7 @@ def test_a_store_that_does_not_take_a_checkpoint_fails_the_save_and_leaves_the_o
     same(saver.restore(LIKE)[0], make(3))
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(store, quick):
     quick(max_retries=1)
     write(f"{BUCKET}/mute", [1, 2])
@@ -636,6 +637,7 @@ def test_a_work_directory_that_cannot_be_is_refused_before_anything_is_made():
 # --- data and weights --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_problems_on_gs_are_read_as_files_here_are(store, tmp_path):
     for name in ("train.jsonl", "test.jsonl"):
         lines = [json.dumps({"question": f"{name} {i}?", "answer": f"so #### {i}"}) for i in range(50)]

@@ -112,6 +112,7 @@ def test_bad_input(corpus, given, words):
         tokenizers.train(corpus, **given)
 
 
+@pytest.mark.default_tier(4)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 15, 16, 17, 63, 64, 65, 1000, 1023, 1024, 1025])
 def test_permute_is_a_bijection(size):
     shuffled = functools.partial(jax.jit, static_argnums=1)(shuffle.permute)

@@ -571,6 +571,7 @@ def test_a_picture_with_its_text():
     assert both.pictures == picture.pictures and both.alphabet == twin.alphabet
 
 
+@pytest.mark.full
 def test_pictures_and_their_twins_take_turns():
     both, picture, twin = (make("counting", twin=twin) for twin in ((False, True), False, True))
     assert both.domain_names == ("twin False", "twin True") and both.pictures == picture.pictures

@@ -312,6 +312,7 @@ def test_prompts_start_as_the_files_say_and_carry_the_instruction(path, tmp_path
     assert prompts.token[0][prompts.mask[0] > 0].tolist() == [1, *model.encode(text)]
 
 
+@pytest.mark.full
 def test_math(tmp_path):
     rows = [
         {"problem": "Half of $x$?", "solution": "It is $\\boxed{\\frac{x}{2}}$.", "level": "Level 1"},

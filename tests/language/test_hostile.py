@@ -255,6 +255,7 @@ OTHERS = {  # every field of calls, of the run and of phases, and a text inside 
 }
 
 
+@pytest.mark.default_tier(10)
 @pytest.mark.parametrize("field", OTHERS)
 @pytest.mark.parametrize("path", [f"{STUDY_NAME}.task", "sneaky_package.module.f"])
 def test_the_config_of_a_run_executes_nothing(field, path, trace, tmp_path):

@@ -38,6 +38,7 @@ def with_critics(c, names):
 # --- scores -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["gaussian", "squashed", "denoiser", "categorical"])
 def test_q_is_the_output_of_a_network_of_state_and_action(kind):
     """Of categorical actions it is the logit of the action taken."""

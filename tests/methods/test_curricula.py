@@ -172,6 +172,7 @@ def test_a_gaussian_over_ranks_draws_prompts_and_moves_with_the_accuracy():
         pool = piece.observe(pool, {"accuracy": jnp.asarray(1.0)})
 
 
+@pytest.mark.default_tier(1)
 def test_the_next_block_is_sorted_by_what_the_policy_can_do_now():
     piece, size, places, blocks = source.adcl(blocks=3), 22, 3, 3
     rng, here = np.random.default_rng(0), by_prompt.problems(22)

@@ -58,6 +58,7 @@ def cell(seen):
     return (row * RULES.side + column).T
 
 
+@pytest.mark.full
 def test_rewards_of_another_goal_are_those_that_the_world_pays_for_the_same_actions():
     """And with the cell of the true goal nothing changes."""
     actions, (seen, paid, done) = played()

@@ -375,6 +375,7 @@ def test_parameters_have_axes_and_differ_by_kind():
         assert [len(a) for a in axes] == [x.ndim for x in jax.tree.leaves(params)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("noise", "temperature"), [("learned", 0.6), ("sde", 1.0)])
 def test_a_chain_is_the_product_of_its_steps(noise, temperature):
     """x_{k+1} ~ N(x + v / K, std_k^2), or with the SDE's drift v + g^2 s / 2 and variance g^2 / K, at t = k / K."""
@@ -472,6 +473,7 @@ def flow_moments(steps, log_std):
     return np.array(moments)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("log_std", [0.5, *full(-1.0)])
 def test_the_stochastic_equation_has_the_marginals_of_the_flow(log_std):
     coarse, fine = (flow_moments(steps, log_std) for steps in (50, 100))

@@ -149,6 +149,7 @@ def test_attention_is_its_definition(implementation, name):
     np.testing.assert_allclose(attended(implementation, CASES[name]), oracle(CASES[name]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not PALLAS, reason="this jax has no pallas splash kernel: splash attention is NOT checked")
 @pytest.mark.parametrize("name", SPLASH)
 def test_splash_in_its_interpreter_is_the_definition(name):
@@ -169,6 +170,7 @@ def test_cudnn_is_the_definition(name):
     assert np.all(np.abs(attended("cudnn", narrow) - oracle(narrow)) <= bound)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["narrow-shared", "wide-shared"])
 @pytest.mark.parametrize("implementation", ["plain", "blocked"])
 def test_bfloat16_operands_cost_one_rounding_of_the_weights(implementation, name):

@@ -173,6 +173,7 @@ def test_the_estimate_of_what_a_backward_pass_keeps_is_that_of_the_compiler_with
     assert 0.5 <= a.saved(16 * 64, 64) / kept <= 2.0
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("remat", ["full", "dots"])
 def test_remat_keeps_the_gradient(remat):
     for left, right in zip(jax.tree.leaves(_gradient("none")), jax.tree.leaves(_gradient(remat)), strict=True):

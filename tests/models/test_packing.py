@@ -341,6 +341,7 @@ def test_the_logged_ratio_is_that_of_the_last_epoch():
     )  # the parameters stay, so that every epoch has the same
 
 
+@pytest.mark.full
 def test_the_rows_of_the_update_are_of_many_lengths():
     end = rows().mask.sum(axis=1).astype(np.int32)
     width = rows().mask.shape[1]

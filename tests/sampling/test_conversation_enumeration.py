@@ -161,6 +161,7 @@ def test_the_expected_gradient_over_all_conversations_is_the_true_one(rows):
         np.testing.assert_allclose(expected_ascent(recipe, luck, r, first, SOFT), truth, atol=1e-5)
 
 
+@pytest.mark.full
 def test_replies_have_no_gradient_and_no_value_of_theirs_is_read():
     r = sampled(ONE)
     reply = (r.mask == 0) & (np.arange(7)[None, :] < r.action.length[:, None])

@@ -177,6 +177,7 @@ def test_a_batch_that_shrinks_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, dataclasses.replace(resumed, **unread), talk)
 
 
+@pytest.mark.full
 def test_stop_strings_end_a_turn_and_begin_anew_with_the_next():
     sample, talk = whole(STRINGS)
     matched = across = 0
@@ -201,6 +202,7 @@ def test_stop_strings_end_a_turn_and_begin_anew_with_the_next():
 # --- seats ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_another_card_of_the_other_seat_changes_nothing_before_it_is_shown():
     one, two = (sampled(dataclasses.replace(TWO, more=more), 6, 8) for more in (0, 1))
     seen = changed = 0

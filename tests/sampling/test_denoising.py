@@ -69,6 +69,7 @@ def test_a_position_for_each_step_has_the_same_draws_and_their_log_probs_add_up(
     np.testing.assert_allclose(scores.logp[:, :-1].reshape(B, K), other.logp, atol=1e-5)
 
 
+@pytest.mark.full
 def test_steps_without_noise_follow_the_flow_and_have_no_log_prob():
     one = build(noise="sde", positions="step", first=1, last=3)
     drawn = one.draw(parameters("sde"), SEEN, KEYS)
@@ -88,6 +89,7 @@ def test_steps_without_noise_follow_the_flow_and_have_no_log_prob():
     np.testing.assert_array_equal(jnp.sum(trace.reward, axis=0), after.total)
 
 
+@pytest.mark.full
 def test_samples_of_a_prompt_share_the_first_states():
     """The keys of a prompt decide them, so that the first sample, which has the same key, is drawn as without."""
     alike = jnp.stack([SHARED[0]] * B)
@@ -101,6 +103,7 @@ def test_samples_of_a_prompt_share_the_first_states():
         np.testing.assert_allclose(chain[0], plain[0], atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_demonstrated_chain_is_most_probable_under_the_exact_flow(noise):
     """At v(x, t) = E[a - z | x] the expected gradient of the likelihood is 0 in a shift of v at every step."""

@@ -209,6 +209,7 @@ def test_without_strings_the_program_carries_no_state():
 # --- in a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_ends_completions_at_its_strings():
     program = tiny.program(sampler__stop=("8", "33"))
     step = program.steps[0]

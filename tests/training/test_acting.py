@@ -63,6 +63,7 @@ def steps(count=7):
 # --- windows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_advantages_of_windows_are_bootstrapped_where_they_are_cut():
     """delta_t = r_t + gamma V(s_{t+1}) - V(s_t), A_t = delta_t + gamma lambda A_{t+1} (arXiv 1506.02438, eq. 16).
 
@@ -88,6 +89,7 @@ def test_advantages_of_windows_are_bootstrapped_where_they_are_cut():
     assert ends >= {(finish.UNFINISHED, False), (finish.STOP, True), (finish.LENGTH, True)}
 
 
+@pytest.mark.full
 def test_windows_of_constant_parameters_are_parts_of_whole_episodes():
     """Joined by their place in the batch they are replayed step by step by the rules, and begin where others end."""
     _, step, _ = compiled()
@@ -244,6 +246,7 @@ def exact_gradient(params, eps=1e-5):
     return np.array([(value(flat + e) - value(flat - e)) / (2 * eps) for e in eye])
 
 
+@pytest.mark.full
 def test_rows_of_the_program_are_rows_of_the_enumeration():
     program, step, state = control.started(batch__prompts=64)
     rows = jax.device_get(step.rollout(state, program.key))
@@ -379,6 +382,7 @@ def test_tokens_and_actions_with_equal_numbers_have_equal_losses(call):
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
+@pytest.mark.full
 def test_demonstrations_are_whole_episodes_of_the_expert():
     program, step, state = control.started("cartpole(horizon=20)", "sft()")
     rows = jax.device_get(step.rollout(state, program.key))

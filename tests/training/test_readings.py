@@ -163,6 +163,7 @@ def test_a_judge_is_trained_as_a_classifier_then_frozen_and_pays():
     assert 0 < metrics["reward"] < 1 and np.isfinite(metrics["gradient_norm"])
 
 
+@pytest.mark.full
 def test_a_student_reads_the_tasks_own_prompt_in_place_of_the_teachers():
     """The recipe's pieces run on what its step computes; what the teacher's prompt shows is not in the student's."""
     c = config("rlt()", "", student=STUDENT)

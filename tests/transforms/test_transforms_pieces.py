@@ -94,6 +94,7 @@ def test_invalid_rows_count_nowhere():
     close(advantage_of(r, a, advantage.whiten())[0, 0], 0.5 * np.sqrt(8))
 
 
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("field", ["reward", "parts", "token_reward", "outcome"])
 def test_a_row_whose_verdict_is_not_allowed_counts_as_if_it_were_absent(field):
     r = record([[1, 1, 0], [1, 0, 1], [1, 1, 1], [1, 1, 0]], (0,) * 4, (7, 7, 7, 7), parts={"p": jnp.zeros(4)})

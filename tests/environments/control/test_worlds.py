@@ -213,6 +213,7 @@ def test_hovering_holds_and_falling_is_g_t_squared_half():
     assert moved.done.any() and np.all(moved.reward[moved.done] < -1)
 
 
+@pytest.mark.full
 def test_energy_and_the_norm_of_the_attitude_are_conserved_without_thrust():
     first = FREE.begin(jnp.int32(1), "train")
     first = {**first, "velocity": jnp.asarray([3.0, -2.0, 4.0])}

@@ -43,6 +43,7 @@ def test_countdown_splits_share_no_numbers(settings):
     assert seen[0] | seen[1] == set(every)
 
 
+@pytest.mark.full
 def test_countdown_prompts_are_varied_and_left_padded():
     task = on_device.make("countdown")
     done = on_device.run(task, np.arange(on_device.ROWS))
@@ -147,6 +148,7 @@ def test_countdown_by_hand():
     assert verdict.parts["numbers"].tolist() == [1, 1, 1] + [0] * 13
 
 
+@pytest.mark.full
 def test_division_by_zero_with_the_right_numbers():
     task = on_device.make("countdown", **FOUR)
     problems = [read_prompt(prompt) for prompt in on_device.run(task, np.arange(2 * on_device.ROWS)).prompts]
@@ -157,6 +159,7 @@ def test_division_by_zero_with_the_right_numbers():
     assert (verdict.outcome[0], verdict.parts["numbers"][0]) == (WRONG, 1)
 
 
+@pytest.mark.full
 def test_countdown_slips():
     done = on_device.run(on_device.make("countdown", **FOUR), np.arange(2 * on_device.ROWS))
     assert np.all(done.verdict.parts["numbers"] == 1)  # the same numbers, by another way

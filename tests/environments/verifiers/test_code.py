@@ -149,6 +149,7 @@ def test_a_program_that_cheats_is_wrong(name):
     assert verdict["outcome"] == "wrong" and verdict["reward"] == 0 and verdict["passed"] < 1
 
 
+@pytest.mark.full
 @needs_namespaces
 @pytest.mark.parametrize("together", [False, True])
 def test_forms_of_tests(together):

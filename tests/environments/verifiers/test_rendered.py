@@ -264,6 +264,7 @@ def test_plotting_code_that_does_not_end_is_ended():
     assert judge("plot")(fenced(PLOT), PLOT)["reward"] == 1  # the sandbox goes on
 
 
+@pytest.mark.full
 @needs_namespaces
 def test_plots_by_their_pixels_and_elements():
     same = judge("plot")(fenced(PLOT), PLOT)

@@ -98,12 +98,14 @@ def test_a_hung_row_times_out_and_the_rest_are_scored(judge):
         assert verifiers.submit(["number 7"], [None]).result().reward[0] == 7
 
 
+@pytest.mark.full
 def test_the_limit_is_for_one_row_not_for_a_chunk(judge):
     with judging.Verifiers(judge, VerifierConfig(workers=1, timeout=0.8)) as verifiers:
         texts = ["sleep 0.3"] * 4 + ["number 1"] * 60  # the first chunk of 16 takes 1.2 s
         assert outcomes(verifiers.submit(texts, [None] * 64).result()) == ["CORRECT"] * 64
 
 
+@pytest.mark.full
 def test_a_hung_row_takes_the_processes_it_started_along(judge, tmp_path):
     note = tmp_path / "pid"
     with judging.Verifiers(judge, VerifierConfig(workers=1, timeout=1.0)) as verifiers:
@@ -172,6 +174,7 @@ def test_workers_end_with_a_killed_parent(judge, tmp_path, busy):
     assert not busy or orphans.gone(int((tmp_path / "child").read_text()))
 
 
+@pytest.mark.full
 def test_rewards_that_workers_cannot_import():
     with pytest.raises(ValueError, match=r"lambda.*workers=0"):
         judging.Verifiers(lambda text, target: 1.0)
@@ -213,6 +216,7 @@ def test_arguments_are_checked(judge):
             verifiers.submit(["number 1", "number 2"], [None, lambda: None])
 
 
+@pytest.mark.full
 def test_speed_of_512_rows():
     start = time.perf_counter()
     with judging.Verifiers(mathematics.numeric_answer, VerifierConfig(workers=2)) as verifiers:

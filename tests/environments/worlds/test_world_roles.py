@@ -29,6 +29,7 @@ from tests.environments.worlds.wrapper_cases import (
 FORM = re.compile(r"(0|[1-9]\d?)([-+*])(0|[1-9]\d?)")
 
 
+@pytest.mark.full
 def test_proposals_are_read_as_python_reads_them():
     world = make("propose(attempts=2)")
     given = play(world, 7, [""])[1][0].rstrip("?")

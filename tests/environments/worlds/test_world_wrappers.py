@@ -183,6 +183,7 @@ def test_a_hint_is_told_only_after_a_failure(rows):
         assert [int(r.outcome[0]) for r in replies] == [WRONG, UNPARSEABLE, UNPARSEABLE]
 
 
+@pytest.mark.full
 def test_a_hint_of_a_world_of_several_turns_begins_the_same_problem_again():
     world, alone = make("hint(guess(numbers=8, turns=2), text='?', shown=1)"), make("guess(numbers=8, turns=2)")
     assert world.max_turns == 4
@@ -215,6 +216,7 @@ def test_thinking_longer_hands_on_the_last_text():
                 assert not three.done or last == right
 
 
+@pytest.mark.full
 def test_thinking_longer_no_times_is_the_world():
     bare = "guess(numbers=8, turns=2)"
     assert make(f"think_longer({bare}, times=0)") == make(bare)
@@ -291,6 +293,7 @@ def test_old_replies_are_left_out_of_the_prompts_of_chapters(kept, text):
         )
 
 
+@pytest.mark.full
 def test_hinted_attempts_are_trained_under_the_plain_prompt():
     world = make(f"hint({SUMS}, rows='chapters', plain=True)")
     begin, _, step = compiled(world)

@@ -58,6 +58,7 @@ def digit_of(picture):
     return str(DIGITS.index("".join(str(int("".join("01"[int(b)] for b in row), 2)) for row in glyph)))
 
 
+@pytest.mark.full
 def test_pictures_show_where_the_plates_are_and_the_digit_of_the_named_cell():
     rules = Zoom()
     (first, second), _ = episodes(rules)

@@ -187,6 +187,7 @@ def test_a_journal_of_other_texts_or_another_judge_is_not_read(world, tmp_path):
     assert talking.Guess.calls == text.count('"turn"') - ROWS
 
 
+@pytest.mark.full
 def test_a_slow_row_holds_up_no_other(world, tmp_path, monkeypatch):
     quick = world()
     monkeypatch.setenv("MOOD", "2=slow")
@@ -382,10 +383,12 @@ def test_settings_that_do_not_fit_a_host_world(fields, message):
         resolve.phases(small(f"python_tool(chat=False, unsafe=True, {LENGTHS})", **fields))
 
 
+@pytest.mark.full
 def test_chunks_do_not_matter_to_a_host_world():
     resolve.phases(small(f"python_tool(chat=False, unsafe=True, {LENGTHS})", verifier__chunks=3))
 
 
+@pytest.mark.full
 def test_turns_and_results_of_tools_are_written_by_the_chat_template(tmp_path):
     """A row with a call is what the template writes for the whole conversation, and turns end at a stop token."""
     kind = public.write(tmp_path / "files", "byte level", chat_template=test_host_tokens.TOOLS)

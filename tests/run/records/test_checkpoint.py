@@ -276,6 +276,7 @@ def test_an_error_lists_the_unreadable_checkpoints_and_deletes_nothing(tmp_path)
     assert listing(tmp_path) == files
 
 
+@pytest.mark.full
 def test_a_requested_step_does_not_fall_back(tmp_path):
     write(tmp_path, [1, 2])
     flip_a_bit(tmp_path / "2")
@@ -303,6 +304,7 @@ def test_readers_create_and_delete_nothing(tmp_path):
     assert listing(tmp_path) == files
 
 
+@pytest.mark.full
 def test_like_may_depend_on_the_extras(tmp_path):
     """A run with phases has a different state in each; the extras determine it, also after a fallback."""
     with checkpoints.Checkpointer(tmp_path, max_to_keep=9) as saver:

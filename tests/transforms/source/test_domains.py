@@ -93,6 +93,7 @@ def advantages(reward):
     return out
 
 
+@pytest.mark.full
 def test_sec_is_the_moving_average_of_absolute_advantages():
     piece, q = source.sec(learning_rate=0.3, temperature=0.2), np.zeros(4)
     pool = started(piece)
@@ -108,6 +109,7 @@ def test_sec_is_the_moving_average_of_absolute_advantages():
     np.testing.assert_allclose(pool["domains"][2], 2 * math.sqrt(2 / 3 * 1 / 3), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_dump_is_an_upper_confidence_bound_over_a_window():
     piece, windows = source.dump(window=10, temperature=0.5), [collections.deque(maxlen=10) for _ in SIZES]
     pool, seen = started(piece), np.zeros(4)
@@ -124,6 +126,7 @@ def test_dump_is_an_upper_confidence_bound_over_a_window():
     close(shares(piece, pool), softmax((mean + np.sqrt(2 * np.log(seen.sum() + 1) / (seen + 1))) / 0.5))
 
 
+@pytest.mark.full
 def test_shortfall_is_what_a_domain_lacks_of_the_target():
     piece, mean = source.shortfall(target=1.5, temperature=0.4, learning_rate=0.25), np.zeros(4)
     pool = started(piece)

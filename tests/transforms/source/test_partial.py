@@ -60,6 +60,7 @@ def test_a_rollout_cut_anywhere_is_the_rollout_uncut(model, filtered, segment, c
         np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), atol=1e-5)
 
 
+@pytest.mark.full
 def test_rows_that_have_ended_stay_as_they_are():
     prompts, keys = samplers.prompts_of(*TEXTS[TOY], width=3), samplers.keys_for(3, 3)
     whole = samplers.draw(samplers.TABLE, prompts, keys, samplers.OFF, samples=3)
@@ -100,6 +101,7 @@ def test_the_rows_are_cut_when_enough_groups_have_ended(compact):
 # --- the source: which groups are trained on -------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_complete_groups_alone_are_taken_oldest_first():
     rows = 12  # six groups of two, in the places of the pool
     group = jnp.repeat(jnp.array([7, 2, 9, 4, 8, 3]), 2)

@@ -50,6 +50,7 @@ def test_a_head_is_a_share_of_the_tokens_before_the_end():
     assert seen == [[4, 4, 0, 0], [2, 2, 0, 0], [0] * 4]
 
 
+@pytest.mark.full
 def test_random_heads_are_those_of_the_prompt_whatever_rows_are_sampled_together():
     rows = batch([0] * 4000, samples=4, width=2)
     solutions = shown(*[101] * 4000, width=2)

@@ -94,6 +94,7 @@ def test_behaviour_is_under_the_sampling_prompt_and_unused_prompts_count_for_not
         assert context.train_token is None
 
 
+@pytest.mark.full
 def test_two_edits_of_a_group_have_different_samples():
     _, edit, second = toy_passes(True, twice=True)
     np.testing.assert_array_equal(edit.token[0], edit.token[1])

@@ -202,6 +202,7 @@ def test_a_policy_calls_the_tools_of_a_server(server):
     assert other[1].outcome == "crashed" and "the MCP server: M" in other[1].error
 
 
+@pytest.mark.full
 def test_servers_that_are_refused(server):
     command, rows = server
     for arguments, words in (

@@ -142,6 +142,7 @@ def shown_rows(task, index=(0, 1)):
     return [[BYTES.decode(part) for part in parts] for parts in split]
 
 
+@pytest.mark.default_tier(1)
 def test_python_tool_as_a_task(python, tmp_path):
     task = environments.lookup("python_tool")(chat=False).bind(BYTES)
     assert task.size("train") == 512 and task.size("heldout") == 64
@@ -170,6 +171,7 @@ def test_python_tool_as_a_task(python, tmp_path):
         environments.lookup("python_tool")().bind(BYTES)
 
 
+@pytest.mark.full
 def test_a_chat_template_shows_the_tools(python, tmp_path):
     tokenizer = tokenizers.load(public.write(tmp_path, "byte level", chat_template=test_host_tokens.TOOLS))
     task = environments.lookup("python_tool")().bind(tokenizer)
