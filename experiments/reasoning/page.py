@@ -84,7 +84,12 @@ def solved(measured: Mapping[str, Any], k: int) -> npt.NDArray[np.bool_]:
 
 
 def at(path: Path, spent: float) -> float:
-    """Return the value of a path where it has first spent so much, interpolated linearly; its last if never."""
+    """Return the value of a path where it has first spent so much, interpolated linearly; its last if never.
+
+    A path begins with nothing spent: what is negative, as entropy that was gained, is at its first value.
+    """
+    if spent < 0:
+        return path[0][1]
     for (low, before), (high, after) in itertools.pairwise(path):
         if low <= spent <= high:
             share = (spent - low) / (high - low) if high > low else 1.0

@@ -47,6 +47,7 @@ def test_values_are_interpolated_where_a_path_first_reaches_it():
     assert page.at(path, 0.3) == pytest.approx(5 - 2)  # of the last segment, two thirds of the way from 5 to 2
     assert page.at(path, 9.0) == 2.0
     assert page.matched([(0.0, 0.0), (0.1, 3.0)], path) == (3.0, 0.5)
+    assert page.matched([(0.0, 7.0), (-0.1, 3.0)], path) == (7.0, 0.0)  # one has spent nothing: both where they begin
 
 
 def test_arms_are_compared_at_the_kl_that_both_reach():
