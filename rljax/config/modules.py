@@ -161,18 +161,19 @@ def _check_readings(phase: Phase) -> None:
 
 
 def _check_seats(phase: Phase) -> None:
-    """Check that the modules that play a seat read the rows as they are, in a network that the driver can run."""
+    """Check that the modules that write rows read them as they are, and that the driver of seats can run theirs."""
     host, needs = phase.task.host, interpreter.needs(phase.algorithm)
     for name in phase.writers:
         changed = [*phase.module[name].changes, *(("follows",) if phase.of(name).follows else ())]
         texts = [field for field in READING if getattr(phase.reading(name), field)]
-        if texts or (changed and host):
-            why = (
-                "is answered on the host, where all players have one network" if host else "has players who write rows"
-            )
-            raise ValueError(
-                f"config.module.{name}.{[*texts, *changed][0]}: task {phase.task.name!r} {why}. Remove it."
-            )
+        seated = name in phase.settings.world.players
+        if texts or (changed and host and seated):
+            why = f"task {phase.task.name!r} has players who write rows"
+            if not seated:
+                why = f"{phase.algorithm.source.spec} samples a second pass from it"
+            elif host:
+                why = f"task {phase.task.name!r} is answered on the host, where all players have one network"
+            raise ValueError(f"config.module.{name}.{[*texts, *changed][0]}: {why}. Remove it.")
         if changed and name in phase.trained and modules.REFERENCE in modules.compared(needs):
             raise ValueError(
                 f"config.module.{name}.{changed[0]}: {phase.algorithm.spec} takes an exact divergence of {name!r} from "

@@ -156,3 +156,12 @@ def test_players_begin_with_the_phase_that_samples():
 def test_players_that_cannot_play(fields, message):
     with pytest.raises(ValueError, match=message):
         resolve.run(config(**fields))
+
+
+def test_a_guide_reads_the_rows_as_they_are_and_is_in_the_config():
+    c = tiny.config("vine_ppo()", seam__source="vine(2, 3, module='guide')")
+    with pytest.raises(ValueError, match="uses the module 'guide', which no phase trains, and the config has no"):
+        resolve.run(c)
+    c.module.guide = rljax.module(prompt="?")
+    with pytest.raises(ValueError, match=r"config\.module\.guide\.prompt: vine\(.* samples a second pass from it"):
+        resolve.run(c)
