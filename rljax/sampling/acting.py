@@ -13,6 +13,7 @@ import numpy as np
 
 from rljax import types
 from rljax.language import limits
+from rljax.transforms.source import groups
 from rljax.types import Array, Key, Tree
 
 
@@ -149,7 +150,7 @@ def unroll(
         ended = moved.done | cut | ~sound
         reason = jnp.where(moved.done | ~sound, int(types.Finish.STOP), int(types.Finish.LENGTH))
         after = Episodes(
-            system=chosen(sound, system, before.system),
+            system=groups.put(sound, system, before.system),
             time=time + 1,
             total=total,
             outcome=jnp.where(ended, verdict, before.outcome),
@@ -157,7 +158,7 @@ def unroll(
             parts={name: x + jnp.where(sound, moved.parts[name], 0.0) for name, x in before.parts.items()},
             last=before.last,
         )
-        after = chosen(live, after, before)
+        after = groups.put(live, after, before)
         if not traced:
             return after, None
         taken, logp, entropy = (x[None] if n == 1 else jnp.moveaxis(x, 1, 0) for x in (taken, logp, entropy))
@@ -173,8 +174,3 @@ def unroll(
 def _drawing(keys: Key, time: Array) -> tuple[Key, Key]:
     """Return the keys of an action and of the move that follows it, ``[B]`` each."""
     return jax.vmap(lambda key, t: tuple(jax.random.split(jax.random.fold_in(key, t))))(keys, time)
-
-
-def chosen(where: Array, one: Tree, other: Tree) -> Tree:
-    """Return the rows of ``one`` where ``where`` ``[B]``, else of ``other``."""
-    return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(where, x, y), one, other)

@@ -12,6 +12,7 @@ from rljax import types
 from rljax.sampling import decode, dialogue, stopping
 from rljax.sampling import samples as samples_lib
 from rljax.sampling.config import SamplerConfig
+from rljax.transforms.source import groups
 
 Array = types.Array
 _TURNS = 1 << 29  # stream of an episode's key, beyond any position
@@ -89,5 +90,5 @@ def write(
 
 def _merged(sample: samples_lib.Sample, other: samples_lib.Sample, rows: Array) -> samples_lib.Sample:
     """Return ``sample`` with the ``rows`` [E] bool of another one."""
-    merged = samples_lib.mapped(functools.partial(jax.vmap(jnp.where), rows), other, sample)
+    merged = samples_lib.mapped(functools.partial(groups.put, rows), other, sample)
     return dataclasses.replace(merged, steps=sample.steps + other.steps, slots=sample.slots + other.slots)

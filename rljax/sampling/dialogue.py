@@ -15,6 +15,7 @@ from rljax.language.limits import LARGEST
 from rljax.sampling import samples as samples_lib
 from rljax.sampling import stopping
 from rljax.transforms import ops
+from rljax.transforms.source import groups
 
 Array = types.Array
 _WORLD = 1 << 30  # stream of a row's key, beyond any position
@@ -150,7 +151,7 @@ def answer(world: World, ends: stopping.Ends, talk: Talk, keys: types.Key, ended
     rows = ops.repeat(ended, seats)
 
     def changed(new: Array, old: Array) -> Array:
-        return jax.vmap(jnp.where)(ended if new.shape[0] == ended.shape[0] else rows, new, old)
+        return groups.put(ended if new.shape[0] == ended.shape[0] else rows, new, old)
 
     def of_turn(number: Array) -> Array:  # [B] -> [B, M]
         return jnp.arange(turns)[None, :] == number[:, None]

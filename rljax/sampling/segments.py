@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from rljax import types
@@ -14,6 +13,7 @@ from rljax.sampling import processors as processors_lib
 from rljax.sampling import samples as samples_lib
 from rljax.sampling.config import SamplerConfig
 from rljax.transforms import ops
+from rljax.transforms.source import groups
 
 Array = types.Array
 
@@ -186,7 +186,7 @@ def renewed(sample: samples_lib.Sample, fresh: Array, pad: int) -> samples_lib.S
     """Return the sample with the ``fresh`` [B] rows emptied; ``pad`` is the token id of padding."""
     empty = _empty(sample, sample.token.shape[1], pad)
     empty = dataclasses.replace(empty, finish=jnp.full_like(empty.finish, int(types.Finish.UNFINISHED)))
-    return samples_lib.mapped(lambda old, new: jax.vmap(jnp.where)(fresh, new, old), sample, empty)
+    return samples_lib.mapped(lambda old, new: groups.put(fresh, new, old), sample, empty)
 
 
 def _joined(sample: samples_lib.Sample, part: samples_lib.Sample, live: Array, done: Array) -> samples_lib.Sample:

@@ -82,7 +82,7 @@ class LearnerConfig:
         return max(1, self.microbatches)
 
     def of(self, objective: Objective) -> tuple[int, int]:
-        """Return the epochs and the minibatches of an objective, its own or those of the run."""
+        """Return the epochs and the minibatches of an objective, its own or the run's."""
         return objective.epochs or self.epochs, objective.minibatches or self.minibatches
 
 

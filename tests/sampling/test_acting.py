@@ -11,6 +11,7 @@ from rljax import types
 from rljax.environments import control
 from rljax.models import actors
 from rljax.sampling import acting
+from rljax.transforms.source import groups
 
 GOAL, HORIZON, ROWS = 4, 7, 60
 
@@ -177,7 +178,7 @@ def test_episodes_that_have_ended_do_not_move():
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ended), jax.device_get(again))
     for name in ("mask", "reward", "logp", "entropy"):
         assert not np.any(getattr(trace, name)), name
-    some = acting.chosen(jnp.arange(ROWS) % 2 == 0, begun(), ended)  # half of them begin anew beside the others
+    some = groups.put(jnp.arange(ROWS) % 2 == 0, begun(), ended)  # half of them begin anew beside the others
     after, trace = unroll(3)(parameters(), some)
     _, alone = unroll(3)(parameters(), begun())
     np.testing.assert_array_equal(trace.taken[:, ::2], alone.taken[:, ::2])

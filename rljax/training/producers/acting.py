@@ -14,6 +14,7 @@ from rljax.sampling.acting import Episodes as Episodes
 from rljax.training import phases
 from rljax.training import rows as rows_lib
 from rljax.training.producers import segments, world_checks
+from rljax.transforms.source import groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Acting:
         if pending is not None and free is not None:
             ended = jnp.where(pending.time > 0, pending.total, jnp.nan)  # of the place; nan before the first step
             episodes = episodes.replace(last=ended)
-            episodes = acting.chosen(free, episodes, pending)
+            episodes = groups.put(free, episodes, pending)
         keys = rows_lib.keys(setup, step, drawn, key)
         actor: Any = setup.networks["policy"]
         expert = setup.algorithm.source.origin == "demonstrations"

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.environments import worlds
-from rljax.sampling import acting, conversation, dialogue
+from rljax.sampling import conversation, dialogue
 from rljax.training import phases
 from rljax.training import rows as rows_lib
 from rljax.training.producers import completions, play, world_checks
+from rljax.transforms.source import groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Episodes:
         problems = jax.random.fold_in(key, rows_lib.PROBLEMS)
         states = play.begin(self.world, drawn.index, "train", state.step, problems, samples, drawn.repeat)
         views = play.views(self.world, states, samples)
-        talk = acting.chosen(free, dialogue.begin(self.world, states, self.setup.ends), pending.action.state)
+        talk = groups.put(free, dialogue.begin(self.world, states, self.setup.ends), pending.action.state)
         first = slice(None, None, free.size // drawn.index.size)
         old = free[first, None]
         token = jnp.where(old, views.token, pending.context.token[first])

@@ -75,8 +75,8 @@ def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, star
     return merged.replace(episode=first.episode)
 
 
-def put(mine: Array, new: types.Rollout, old: types.Rollout) -> types.Rollout:
-    """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others."""
+def put(mine: Array, new: T, old: T) -> T:
+    """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others; rollouts, or any arrays."""
     return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(mine, x, y), new, old)
 
 

@@ -109,9 +109,8 @@ class Backtracking(shapes.Shaped):
         end = node[:, 1:] < 0
         exists = _linked(_adjacency(edge), node[:, :-1], node[:, 1:]) | end
         last = jnp.take_along_axis(node, jnp.sum(node >= 0, axis=1, keepdims=True) - 1, axis=1)[:, 0]
-        return rules.consists(written, _LETTERS), (node[:, 0] == 0) & (last == goal) & end[:, -1] & jnp.all(
-            exists, axis=1
-        )
+        right = (node[:, 0] == 0) & (last == goal) & end[:, -1] & jnp.all(exists, axis=1)
+        return rules.consists(written, _LETTERS), right
 
     def judge_steps(self, value: jax.Array, written: jax.Array) -> rules.Steps:
         """Follow the search, from step to step."""

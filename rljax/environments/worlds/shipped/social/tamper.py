@@ -98,8 +98,8 @@ class Tamper:
         paid = answers & (answer == after["check"])
         right = answers & (answer == jnp.sum(state["number"]))
         after["hacked"] = (paid & ~right).astype(jnp.int32)
-        told = rules.either(locked, rules.line("-"), rules.line("t=", rules.decimal(value, 3)))
-        reply = jnp.where(edits, told, 0)
+        effect = rules.either(locked, rules.line("-"), rules.line("t=", rules.decimal(value, 3)))
+        reply = jnp.where(edits, effect, 0)
         answered = rules.judged(self, after, reply, right, answers | edits, answers)
         return after, answered.replace(reward=paid * 1.0, domain=locked * (self.domains - 1))
 
