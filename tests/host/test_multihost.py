@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,10 @@ from tests.support import compiler
 ROOT = pathlib.Path(__file__).parents[2]
 HEARTBEAT = 10
 STEPS = 14
+# What the library between processes prints of its connections, from several threads at once: parts of its lines mix.
+GLOO = re.compile(
+    r"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d|\s"
+)
 
 # A host task whose verifier gives pseudo-random rewards and records the process in which it was called.
 TASK = """
@@ -291,9 +296,7 @@ def test_a_checkpoint_of_two_processes_is_read_by_one_and_by_two_on_another_mesh
 def test_process_0_writes_and_prints_and_both_judge(folder, whole):
     workdir, output = whole
     assert "pass@4" in output[0] and "written to" in output[0]
-    assert not [
-        line for line in output[1].splitlines() if line and not line.startswith("[Gloo]") and "peer ranks" not in line
-    ]
+    assert not GLOO.sub("", output[1])
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     for name in ("metrics", "verdicts"):
         assert [json.loads(x)["step"] for x in (workdir / f"{name}.jsonl").open()] == list(range(1, STEPS + 1))
