@@ -17,6 +17,7 @@ from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
 W, PASS, STEPS, BONUS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps", "entropy bonus"
+ONE, FEW, SOURCE = "1 problem", "16 problems", "experiments.reasoning.one_example.pieces.few"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -26,6 +27,8 @@ ARMS = {
     "RL-ZVP": Arm("rl_zvp()"),
     STEPS: Arm("process_grpo(kl=0.0)", settings="step_reward=1.0"),
     BONUS: Arm("grpo(kl=0.0)", fields={"seam": {"penalty": "entropy(0.05)"}}),
+    ONE: Arm("grpo(kl=0.0)", fields={"seam": {"source": f"{SOURCE}()"}}),
+    FEW: Arm("grpo(kl=0.0)", fields={"seam": {"source": f"{SOURCE}(16)"}}),
 }
 
 TOPICS = {
@@ -83,6 +86,18 @@ TOPICS = {
             Claim("At equal KL, the bonus has a higher pass@256 than GRPO", BONUS, "GRPO", "pass@256", matched="kl"),
         ),
         law=True,
+    ),
+    "one_example": Topic(
+        ("GRPO", ONE, FEW),
+        (
+            Claim("1 problem raises pass@1", ONE, "base", "pass@1"),
+            Claim("After equally many samples, 1 problem has a lower pass@1", ONE, "GRPO", "pass@1", below=True),
+            Claim("1 problem raises pass@256", ONE, "base", "pass@256"),
+            Claim("16 problems raise pass@1", FEW, "base", "pass@1"),
+            Claim("After equally many samples, 16 problems have a lower pass@1", FEW, "GRPO", "pass@1", below=True),
+            Claim("16 problems raise pass@256", FEW, "base", "pass@256"),
+            Claim("At equal KL, 16 problems have a higher pass@64 than 1", FEW, ONE, "pass@64", matched="kl"),
+        ),
     ),
 }
 RESULTS = pathlib.Path(__file__).parent / "results.json"

@@ -3,11 +3,14 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import arms
 from experiments.reasoning import page, runs, study
+from experiments.reasoning.one_example import pieces
+from rljax import types
 from rljax.run.evaluation import evaluate
 from tests.support import tiny
 
@@ -108,6 +111,21 @@ def test_the_shipped_results_are_those_of_the_page():
     for name, topic in study.TOPICS.items():
         written = page.text(page.Results(shipped.records, shipped.size), topic)
         assert written in (study.RESULTS.parent / name / "README.md").read_text()
+
+
+def test_few_problems_are_those_of_the_first_step_whose_rewards_deviate_most():
+    source, key = pieces.few(2), jax.random.key(0)
+    offered = jnp.arange(10, 14)
+    reward = jnp.array([1.0, 1, 0, 1, 0, 0, 1, 0])  # of four groups of two rows
+    group = jnp.repeat(jnp.arange(4), 2)
+    rows = types.Rollout(jnp.ones((8, 3)), reward, group).replace(index=offered[group], valid=jnp.ones(8))
+    held = source.init(rows, None)
+    np.testing.assert_array_equal(source.choose(held, None, offered, key).index, offered)
+    trained, held = source.select(rows, held, 4, key)
+    assert not trained.valid.any()
+    np.testing.assert_array_equal(source.choose(held, None, offered + 4, key).index, [11, 13, 11, 13])
+    trained, again = source.select(rows.replace(reward=reward[::-1]), held, 4, key)
+    assert trained.valid.all() and (again == held).all()
 
 
 @pytest.mark.full
