@@ -25,7 +25,7 @@ class Contrast:
 
 
 CONTRASTS = {
-    "digirl": Contrast(("filtered_cloning", 1e-3), ("digirl", 1e-3), seeds.Size(3, clone=16, steps=120, prompts=256)),
+    "digirl": Contrast(("filtered_cloning", 1e-3), ("digirl", 1e-3), seeds.Size(5, clone=16, steps=120, prompts=256)),
     "archer": Contrast(
         ("turn_ppo", 1e-3),
         ("archer", 3e-4),
@@ -41,7 +41,9 @@ def build(contrast: Contrast, size: seeds.Size):
     c = seeds.config(size, TASK, {name: CALLS.get(name, f"{name}()") for name, _ in pairs}, 0.0)
     for name, rate in pairs:
         c.phase[name].optimizer = f"adamw(learning_rate={rate}, weight_decay=0.0)"
-    if contrast.treated[0] == "archer":
+    if contrast.treated[0] == "digirl":
+        c.module.value_2 = rljax.module(weights="random")
+    else:
         for name in ("q", "q_2", "value", "value_2"):
             c.module[f"{name}_target"] = rljax.module(follows=name, rate=0.1)
             c.module[name] = rljax.module(weights="random")

@@ -173,6 +173,7 @@ def records(d: Arrays, dtype: Any = jnp.float32) -> tuple[types.Rollout, types.S
         },
     )
     live: dict[str, Any] = {field: f(d[name]) for field, name in LIVE.items()}
+    live["value_logits"] = jnp.stack([0.0 * live["value"], live["value"]], axis=-1)  # of a critic of two bins
     exact = {name: f((number + 1) * d["js"]) for number, name in enumerate(("js", *SHIFT, LIVE_LEAST, EVERY, GREATEST))}
     return rollout, types.Scores(divergence=exact, **live)
 

@@ -17,6 +17,7 @@ def critic_objective(
     expectile: float = 0.5,
     over: tuple[float, float] | None = None,
     module: str = "value",
+    bins: int = 51,
 ) -> types.Objective:
     """Return the objective that regresses a critic's values onto the returns.
 
@@ -28,8 +29,12 @@ def critic_objective(
       expectile: weight of errors below the return, 0 to 1; 0.5 is the mean.
       over: least and largest return of a critic over bins; None: a critic of one number.
       module: the critic.
+      bins: their number; two, at 0 and 1, classify success.
     """
-    error = surrogate.value_error(clip, expectile) if over is None else surrogate.value_histogram(over)
+    if over is None:
+        error = surrogate.value_error(clip, expectile)
+    else:
+        error = surrogate.value_histogram(over, bins, 0.75 if bins > 2 else 0.0)
     return types.Objective(
         module=module,
         prepare=tuple(prepare),
@@ -130,20 +135,33 @@ def critic_warmup(
     )
 
 
+SUCCESS = ("value", "value_2")
+
+
+def success_critics() -> list[types.Objective]:
+    """Return the objectives of two critics that classify success: cross-entropy on the return, clamped to [0, 1]."""
+    return [critic_objective(None, over=(0.0, 1.0), module=module, bins=2) for module in SUCCESS]
+
+
 @recipe(task="maze()")
 def digirl(cost: float = 0.05, threshold: float = 0.0) -> Algorithm:
     """Fit the turns whose critic-based advantage is positive: filtered behavior cloning.
 
-    DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``. The
-    paper's critics are two success classifiers; here the value module regresses the return.
+    DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``. V is
+    the lower of two probabilities of success, of the classifiers ``value`` and ``value_2``, which differ by how they
+    start: set ``config.module.value_2.weights="random"``.
 
     Args:
       cost: charged to each turn, in units of the reward.
       threshold: advantage that a turn must exceed to be fitted.
     """
     return compose(
-        advantage=[advantage.step_value_difference(cost), advantage.binarise(threshold)],
+        advantage=[
+            advantage.values(SUCCESS, "min"),
+            advantage.step_value_difference(cost),
+            advantage.binarise(threshold),
+        ],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),
-        others=[critic_objective(None)],
+        others=success_critics(),
     )

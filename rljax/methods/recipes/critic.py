@@ -177,18 +177,18 @@ def diffusion_ppo(
 def webrl(beta: Positive = 1.0, cost: float = 0.05) -> Algorithm:
     """Regress the log-ratio to the reference onto the turn's advantage: (beta log(pi / ref) - A)^2 for each turn.
 
-    WebRL (arXiv 2411.02337), in the paper's squared form; its release binarizes A and uses a smooth L1 loss. The critic
-    is the one of ``digirl``.
+    WebRL (arXiv 2411.02337), in the paper's squared form; its release binarizes A and uses a smooth L1 loss. The
+    critics are the classifiers of ``digirl``.
 
     Args:
       beta: factor of the log-ratio, in units of the advantage.
       cost: charged to each turn, in units of the reward.
     """
     return compose(
-        advantage=[advantage.step_value_difference(cost)],
+        advantage=[advantage.values(critic.SUCCESS, "min"), advantage.step_value_difference(cost)],
         loss=[surrogate.reference_regression(beta, "turn")],
         reduce=reduce.mean_over_rows(),
-        others=[critic.critic_objective(None)],
+        others=critic.success_critics(),
     )
 
 

@@ -198,9 +198,10 @@ def cql(
     """``sac`` on stored rows, whose critics are pushed down at all actions and up at the actions of the rows.
 
     Conservative Q-learning, CQL(H) (arXiv 2006.04779, eq. 4): Q fits the soft target and pays ``coefficient`` (log int
-    exp Q(s, a) da - Q(s, a_t)), so that actions that no row took are worth little. The coefficient is fixed, where the
-    paper also adapts it to a gap. Rows come from files: ``seam.source="recorded('FILE.npz')"``. Differs from ``iql`` by
-    asking Q of actions that no row took. Modules as in ``sac``.
+    exp Q(s, a) da - Q(s, a_t)), so that actions that no row took are worth little. The Lagrange form of the paper keeps
+    that difference at a limit: ``coefficient=multiplier('q/conservative', LIMIT)``. Rows come from files:
+    ``seam.source="recorded('FILE.npz')"``. Differs from ``iql`` by asking Q of actions that no row took. Modules as in
+    ``sac``.
 
     Args:
       alpha: weight of the entropy, in units of the return.

@@ -68,7 +68,9 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             text = "".join(written)
         record = {"step": step, **_row(setup, rows, i, world, decode, text)}
         if rows.motion is not None:
-            record["pictures"] = images.sources(trajectories.picture(rows.motion, i, keep)[None])
+            plan = getattr(getattr(setup.task, "rules", None), "plan", None)
+            plan = plan and functools.partial(plan, int(rows.index[i]), "train")
+            record["pictures"] = images.sources(trajectories.picture(rows.motion, i, keep, plan)[None])
         sampled = rows.on_policy is not None and bool(rows.on_policy[i])
         if rows.outcome is not None and sampled:
             record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()

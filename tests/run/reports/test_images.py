@@ -1,14 +1,18 @@
 """Pictures on the page and in the terminal; ``test_pictures`` has those in records."""
 
 import base64
+import functools
 import io
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
 
 from rljax.environments import traits
+from rljax.environments.control.shipped import point_maze
 from rljax.models import actors
 from rljax.run.reports import trajectories
 from rljax.run.reports.pages import images
@@ -100,3 +104,25 @@ def test_a_chain_that_ends_in_the_only_action_is_drawn_as_a_path():
         assert np.all(blue[24, 26:68]) and red[24, 72] and not blue[:22].any() and not red[:, :68].any()
         motion = motion.replace(observation=np.arange(2.0 * (count + 1)).reshape(1, -1, 2))
         assert trajectories.picture(motion, 0, np.arange(count)).shape == (96, 256, 3)
+
+
+def test_a_way_through_a_maze_is_drawn_over_its_walls():
+    """Every wall between two cells, or around the maze, is where a point at the middle of a cell is stopped."""
+    rules = point_maze.PointMaze(side=4)
+    seen = np.zeros((2, rules.observed))
+    seen[:, :2] = [(-0.75, -0.75), (-0.25, -0.75)]  # the middles of the first two cells
+    walls, path, goal = rules.plan(3, "train", seen)
+    np.testing.assert_allclose(path, [(1 / 8, 1 / 8), (3 / 8, 1 / 8)])
+    state = rules.begin(jnp.int32(3), "train")
+    assert tuple(np.floor(goal * 4)) == (state["goal"] % 4, state["goal"] // 4)
+    middles = {tuple(x) for x in np.round(walls.mean(axis=1) * 8).astype(int)}
+    for cell in range(16):
+        for push in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)):
+            at = {**state, "place": rules._middle(cell), "velocity": 0.9 * jnp.array(push)}
+            bumps = rules.step(at, jnp.array(push), jax.random.key(0))[1].parts["bumps"]
+            place = (2 * (cell % 4) + 1 + int(push[0]), 2 * (cell // 4) + 1 + int(push[1]))
+            assert (place in middles) == bool(bumps)
+    motion = actors.Motion(seen[None], np.zeros((1, 2, 2)))
+    image = trajectories.picture(motion, 0, np.arange(1), functools.partial(rules.plan, 3, "train"))
+    blue, wall = (np.all(image == np.array(rgb), axis=-1) for rgb in ((0x00, 0x72, 0xB2), (0x99, 0x99, 0x99)))
+    assert blue[12, 14:32].all() and wall[0, :24].all() and wall[:24, 0].all()

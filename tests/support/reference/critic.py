@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.support.reference import offline, parts
-from tests.support.reference.dual import clip, value
+from tests.support.reference.dual import clip, exp, log, value
 from tests.support.reference.policy_gradient import charged, clip_loss, policy_gradient, returns
 
 
@@ -238,18 +238,28 @@ def step_advantage(d, cost=0.05):
     return a, still
 
 
+def success_loss(d, target):
+    """Return the cross-entropy of sigmoid(live value), the probability of success, token mean."""
+
+    def term(i, t):
+        v, r = d["live_value"][i, t], min(max(target[i, t], 0.0), 1.0)
+        return (1 - r) * v + log(1 + exp(-v))
+
+    return parts.token_mean(d, term)
+
+
 def digirl(d, threshold=0.0):
-    a = step_advantage(d)[0]
+    a = step_advantage(least(d))[0]
     return parts.token_mean(d, policy_gradient(d, {k: float(x > threshold) for k, x in a.items()}))
 
 
 def digirl_critic(d):
-    return value_loss(d, step_advantage(d)[1], None)
+    return success_loss(d, step_advantage(d)[1])
 
 
 def webrl(d, beta=1.0):
     """An action is a turn: the sum of its tokens' log-ratios is fitted to its advantage; a row's mean over tokens."""
-    a, loss = step_advantage(d)[0], {}
+    a, loss = step_advantage(least(d))[0], {}
     for i, _ in parts.rows(d):
         for turn, _, _ in turns(d, i):
             fitted = (beta * sum(parts.k1(d, i, t) for t in turn) - float(a[i, turn[0]])) ** 2
@@ -258,7 +268,7 @@ def webrl(d, beta=1.0):
 
 
 def webrl_critic(d):
-    return value_loss(d, step_advantage(d)[1], None)
+    return success_loss(d, step_advantage(d)[1])
 
 
 def turn_q(d, gamma=0.95):

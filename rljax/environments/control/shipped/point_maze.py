@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import types
 from rljax.environments import Split
@@ -121,6 +122,16 @@ class PointMaze(drawn.Drawn):
         done = jnp.all(jnp.floor(place(following)) == goal)
         way = (goal + 0.5 - place(observation)) / self.side
         return observation.at[6:8].set(way), rules.Moved(done * jnp.float32(1.0), done)
+
+    def plan(self, index: int, split: Split, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the walls, the way of the point and the middle of the goal, see ``rules.Rules``."""
+        state = self.begin(jnp.int32(index), split)
+        cell, way = np.nonzero(~np.asarray(state["ways"], bool))
+        corner = np.stack([cell % self.side, cell // self.side], axis=1)
+        walls = (
+            corner[:, None] + np.array([[(0, 0), (1, 0)], [(1, 0), (1, 1)], [(0, 1), (1, 1)], [(0, 0), (0, 1)]])[way]
+        )
+        return walls / self.side, (observation[:, :2] + 1) / 2, np.asarray(self._middle(state["goal"])) / self.side
 
     def solved(self, state: Any, total: types.Array) -> types.Array:
         """Return whether the point is in the cell of the goal."""
