@@ -15,7 +15,8 @@ from rljax import data
 
 # subprocesses of tests read these too
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xla-tests"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+# also of the many small ones, which each worker and each tier needs: two fifths of a warm run of their files
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
 import pytest

@@ -31,7 +31,7 @@ def execute(name, workdir, before=()):
         "RLJAX_QUICK": "1",
         "XLA_FLAGS": compiler.QUICK,
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     notebook = read(name)
     for code, inserted in dict(before).items():
