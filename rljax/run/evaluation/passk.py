@@ -1,12 +1,13 @@
-"""Unbiased estimators of pass@k, pass^k and maj@k, and confidence intervals.
+"""Unbiased estimators of pass@k, pass^k, maj@k and best-of-k, and confidence intervals.
 
 Shapes: P prompts, n samples per prompt of which c are correct, K values of k. NumPy, float64.
 
     pass@k   the probability that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
     pass^k   the probability that all k samples are correct              C(c, k) / C(n, k)
     maj@k    the probability that their most frequent answer is correct  from random subsets
+    best-of-k  the probability that the one of the largest score is      sum over samples, see ``best_of_k``
 
-The first two average over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
+All but maj@k average over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
 """
 
 import statistics
@@ -108,6 +109,32 @@ def majority_at_k(
             wins = (votes == most) & (most > 0)
             out[p, column] = (wins @ share / np.maximum(wins.sum(axis=1), 1)).mean()
     return out
+
+
+def best_of_k(score: npt.ArrayLike, correct: npt.ArrayLike, k: Sequence[int]) -> Floats:
+    """Return the probability that the sample of the largest score among k is correct, per prompt.
+
+    A sample is chosen with probability (C(b + t, k) - C(b, k)) / (t C(n, k)), where b samples have a smaller score and
+    t, itself included, the same one: equal scores win equally often.
+
+    Args:
+      score: ``[P, n]``, such as the rewards of a model.
+      correct: ``[P, n]``, whether the sample is correct.
+      k: the K values of k, each from 1 to n.
+
+    Returns:
+      ``[P, K]`` float64 in [0, 1].
+
+    Raises:
+      ValueError: as ``majority_at_k``.
+    """
+    x, right = np.asarray(score, np.float64), np.asarray(correct, np.float64)
+    if x.ndim != 2 or not x.size or right.shape != x.shape:
+        raise ValueError(f"score, correct: got shapes {x.shape} and {right.shape}, must be [P, n] with P, n > 0")
+    below, upto = ((compare(x[:, None, :], x[:, :, None])).sum(axis=2) for compare in (np.less, np.less_equal))
+    among = [_drawn_from(*_checked(number.ravel(), x.shape[1], k)) for number in (upto, below)]
+    chosen = (among[0] - among[1]).reshape(*x.shape, -1) / (upto - below)[..., None]
+    return (chosen * right[..., None]).sum(axis=1)
 
 
 def support(base: npt.ArrayLike, result: npt.ArrayLike) -> dict[str, float]:

@@ -35,10 +35,14 @@ def tries(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
 
 
 def ranked(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
-    """Return the accuracy of each reward model on pairs in each evaluation, by what it is called."""
-    every = [record.get("ranking", {}) for record in evaluations]
-    modules = sorted({module for ranking in every for module in ranking})
-    return {f"pairs ranked right, {m}": [ranking.get(m, {}).get("accuracy") for ranking in every] for m in modules}
+    """Return the accuracy of each reward model on pairs, and of its best of k samples, in each evaluation."""
+    every, out = [record.get("ranking", {}) for record in evaluations], {}
+    for name in sorted({module for ranking in every for module in ranking}):
+        of = [ranking.get(name, {}) for ranking in every]
+        out[f"pairs ranked right, {name}"] = [x.get("accuracy") for x in of]
+        tried = sorted({int(k) for x in of for k in x.get("best_of_k", {})})
+        out |= {f"best of {k}, {name}": [x.get("best_of_k", {}).get(str(k)) for x in of] for k in tried if k > 1}
+    return out
 
 
 def returned(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:

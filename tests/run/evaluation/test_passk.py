@@ -22,6 +22,24 @@ def test_equals_enumeration_of_all_subsets(estimator, quantifier):
         np.testing.assert_allclose(estimator(list(counts), samples, list(tries)), expected, rtol=1e-14, atol=1e-15)
 
 
+def test_the_best_of_k_equals_enumeration_of_all_subsets():
+    rng = np.random.default_rng(1)
+    score, right = rng.integers(0, 3, (5, 7)), rng.random((5, 7)) < 0.4  # with equal scores
+    want = np.zeros((5, 7))
+    for p, k in itertools.product(range(5), range(1, 8)):
+        won = []
+        for drawn in itertools.combinations(range(7), k):
+            most = max(score[p, i] for i in drawn)
+            won.append(np.mean([right[p, i] for i in drawn if score[p, i] == most]))
+        want[p, k - 1] = np.mean(won)
+    np.testing.assert_allclose(passk.best_of_k(score, right, range(1, 8)), want, atol=1e-12)
+    by_right = passk.best_of_k(right, right, [1, 4])  # a model that knows: pass@k
+    np.testing.assert_allclose(by_right, passk.pass_at_k(right.sum(axis=1), 7, [1, 4]), atol=1e-12)
+    for values, k in (([1.0], [1]), (np.zeros((1, 2)), [3])):
+        with pytest.raises(ValueError):
+            passk.best_of_k(values, np.zeros((1, 2)), k)
+
+
 def test_the_majority_equals_enumeration_of_all_subsets():
     answer, right = np.array([[3, 3, 5, 5, 8, -1, 3], [4, 4, 4, -1, -1, 9, 9]]), np.zeros((2, 7), bool)
     right[0, [2, 3]], right[1, [0, 1]] = True, True  # 5 is right; 4 is right in two of three samples
