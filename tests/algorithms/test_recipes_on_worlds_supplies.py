@@ -271,7 +271,8 @@ def step(name):
         )
 
         def loss(x, o=o, ready=ready, state=state):
-            return interpreter.loss(o, ready, types.Scores(logp=x, value=x, process=x), state, KEY)[0]
+            scores = types.Scores(logp=x, value=x, process=x, value_logits=jnp.stack([-x, x], axis=-1))
+            return interpreter.loss(o, ready, scores, state, KEY)[0]
 
         gradient = np.asarray(jax.grad(loss)(score * 1.01))
         assert np.all(np.isfinite(gradient)) and np.any(gradient != 0)
