@@ -27,8 +27,8 @@ class Contrast:
 CONTRASTS = {
     "digirl": Contrast(("filtered_cloning", 1e-3), ("digirl", 1e-3), seeds.Size(5, clone=16, steps=120, prompts=256)),
     "archer": Contrast(
-        ("turn_ppo", 1e-3),
-        ("archer", 3e-4),
+        ("turn_ppo", 3e-4),
+        ("archer", 1e-4),
         seeds.Size(5, clone=16, steps=120, prompts=256),
         rates=(1e-4, 3e-4, 1e-3),
     ),

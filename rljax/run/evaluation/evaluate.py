@@ -227,8 +227,7 @@ def _judge(
             verdict = verified.verdict([local], [pending], "an evaluation")
         else:
             verdict = compiled.verify(jnp.asarray(rows), split, out.token, out.mask)
-        answer = [verdict.parts["answer"]] if "answer" in verdict.parts else []
-        batches.append(processes.fetch((verdict.outcome, verdict.reward, out.token, out.mask, out.length, *answer)))
+        batches.append(processes.fetch(completions(out, verdict)))
     return judged(program, [np.concatenate(x)[: len(index) * samples] for x in zip(*batches, strict=True)])
 
 
@@ -275,14 +274,20 @@ def rows_of(index: np.ndarray, samples: int, key: types.Key) -> tuple[np.ndarray
     return rows, sampling.row_keys(key, 0, jnp.asarray(rows), jnp.asarray(sample_number))
 
 
-def judged(program: programs.Program, completions: Sequence[np.ndarray]) -> dict[str, Any]:
+def completions(out: sampling.Sample, verdict: types.Verdict) -> tuple[types.Array, ...]:
+    """Return outcome, reward, token, mask and length of rows, and of a task with the part "answer" that part."""
+    answer = [verdict.parts["answer"]] if "answer" in verdict.parts else []
+    return verdict.outcome, verdict.reward, out.token, out.mask, out.length, *answer
+
+
+def judged(program: programs.Program, rows: Sequence[np.ndarray]) -> dict[str, Any]:
     """Return what ``record`` reads of completions, B rows each.
 
     Args:
       program: the run.
-      completions: their outcome, reward, token, mask and length, and of a task with the part "answer" that part.
+      rows: what ``completions`` returns of them.
     """
-    outcome, reward, token, mask, length, *answer = completions
+    outcome, reward, token, mask, length, *answer = rows
     named = {"answer": np.where(outcome == types.Outcome.UNPARSEABLE, -1, answer[0])} if answer else {}
     return {
         **named,

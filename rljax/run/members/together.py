@@ -97,7 +97,7 @@ class Programs:
           values: numbers of the member.
 
         Returns:
-          Outcome ``[B]``, reward ``[B]``, token ``[B, T]``, mask ``[B, T]`` and length ``[B]``.
+          What ``evaluate.completions`` returns.
         """
         rows, prompts = common
         setup = self._setup(number, values)
@@ -108,7 +108,7 @@ class Programs:
             setup.decoder, params, prompts, keys, sampler, setup.ends, samples=samples, length=length
         )
         verdict = setup.verify(rows, "heldout", out.token, out.mask)
-        return verdict.outcome, verdict.reward, out.token, out.mask, out.length
+        return evaluate.completions(out, verdict)
 
     def _setup(self, number: int, values: Values) -> phases.Setup:
         """Return a phase with the numbers of a member."""
@@ -280,7 +280,7 @@ class Stacked:
         return {place: (of(sampled, place), of(greedy, place)) for place in places}
 
     def _complete(self, number: int, states: Any, prompts: int, samples: int, greedy: bool) -> list[np.ndarray]:
-        """Return outcome, reward, token, mask and length of held-out completions, ``[M, B, ...]`` each."""
+        """Return what ``evaluate.completions`` returns of held-out prompts, ``[M, B, ...]`` each."""
         compiled, index, batches = self._compiled, np.arange(prompts, dtype=np.int32), []
         complete = compiled.each(compiled.complete, self._size, number, samples, greedy)
         task, whole = self._program.tasks[number], sharding.replicated(compiled.mesh)

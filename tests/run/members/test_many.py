@@ -156,6 +156,7 @@ def test_members_of_one_device_are_computed_together():
 @pytest.mark.full
 def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
     c = tiny.phases("w_reinforce()", phase__main__steps=4, phase__main__evaluate="result")
+    c.task = c.task.replace("(", "(votes=True, ", 1)
     fields, options = {"seed": [0, 1, 2]}, {"progress": False, "devices": jax.devices()[:2]}
     whole = rljax.train_many(c, fields, tmp_path / "whole", **options)
     stopped = tmp_path / "stopped"
@@ -170,7 +171,8 @@ def test_members_have_the_files_of_runs_alone_and_resume_bit_for_bit(tmp_path):
             assert (one.workdir / name).read_bytes() == (two.workdir / name).read_bytes()
     one = alone(whole[1], c)
     assert distance(one, whole[1].result) == 0.0
-    assert one.final[-1]["pass_at_k"] == whole[1].result.final[-1]["pass_at_k"]
+    for name in ("pass_at_k", "majority_at_k"):
+        assert one.final[-1][name] == whole[1].result.final[-1][name]
     assert json.loads((whole[1].workdir / "config.json").read_text())["seed"] == 1
     with pytest.raises(ValueError, match="contains a run of another config"):
         rljax.train_many(

@@ -34,6 +34,7 @@ def write(folder, algorithm="grpo()", seed=0, *, steps=6, reached=None, shift=0.
     timings = [{"step": r["step"], "phase": r["phase"], "seconds": 2.0, "tokens_per_second": 50.0} for r in history]
     evaluation = {"name": "result", "task": "sums()", "step": steps, "prompts": prompts, "samples": 2}
     evaluation["pass_at_k"] = {"1": [center, center - 0.1, center + 0.2], "2": [center + 0.1, center, center + 0.2]}
+    evaluation["majority_at_k"] = {"2": [center + 0.05, center, center + 0.1]}
     logs = {"metrics": history, "timings": timings, "evaluations": [evaluation] if last == steps else []}
     logs["events"] = [{"step": step, "event": "start"} for step in starts]
     folder.mkdir(parents=True)
@@ -107,8 +108,9 @@ def test_runs_are_grouped_by_what_differs_and_averaged_over_seeds(study):
     assert costs == pytest.approx([6, 0.2, 600, 50])
     assert result.fields == {"seed": ["0, 1, 2"] * 2, "algorithm": list(PASS)}
     assert {"task": "sums()", "learner.clip": "1.0"}.items() <= result.common.items()
-    other = rljax.compare([f"{study}/*-seed=[01]"], by=["algorithm.kl"], baseline="0.1", metrics=["reward"])
-    assert [arm.name for arm in other.arms] == ["kl=0.1", "kl=-"] and other.main == ["reward"]
+    other = rljax.compare([f"{study}/*-seed=[01]"], by=["algorithm.kl"], baseline="0.1", metrics=["maj@2"])
+    assert [arm.name for arm in other.arms] == ["kl=0.1", "kl=-"] and other.main == ["maj@2"]
+    assert other.estimate("kl=-", "maj@2")["mean"] == pytest.approx(np.mean(PASS["grpo()"][:2]) + 0.05)
     assert [len(arm.runs) for arm in other.arms] == [2, 2]
 
 

@@ -62,7 +62,8 @@ def compare(
       by: the fields of the config whose values are compared, such as "algorithm" or "algorithm.kl"; by default the
         fewest fields that separate the configs apart from ``over``.
       over: the field over which runs are averaged.
-      metrics: the quantities of the main table: metrics, "pass@K", "greedy", "return"; by default the usual ones.
+      metrics: the quantities of the main table: metrics, "pass@K", "maj@K", "greedy", "return"; by default the usual
+        ones.
       baseline: name or value of the arm that the others are compared with; by default the first.
       step: compare the runs as they were after this step; by default at their end.
 
@@ -149,7 +150,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_list("by", [], "Fields whose values are compared; default: those in which the configs differ.")
     flags.DEFINE_string("over", "seed", "Field over which runs are averaged.")
-    flags.DEFINE_list("metric", [], "Quantities of the main table: metrics, pass@K, greedy, return.")
+    flags.DEFINE_list("metric", [], "Quantities of the main table: metrics, pass@K, maj@K, greedy, return.")
     flags.DEFINE_string("baseline", "", "Arm that the others are compared with; default: the first.")
     flags.DEFINE_integer("step", None, "Compare the runs as they were after this step; default: at their end.")
     flags.DEFINE_string("out", "compare.html", "The page; '' writes none.")

@@ -1,4 +1,4 @@
-"""What is compared of a run: pass@k and greedy accuracy of its last evaluation, its last metrics, time and tokens."""
+"""What is compared of a run: pass@k, maj@k and greedy accuracy at its end, its last metrics, time and tokens."""
 
 import collections
 import dataclasses
@@ -18,12 +18,13 @@ COST = ("steps", "minutes", "tokens", "tokens/s")
 RETURNS = {"return": "total", "greedy return": "greedy_total"}  # of a control world; of each prompt in a record
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
 _POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
-_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so is pass@k
+_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so are those of TRIES
+TRIES = {"pass": "pass_at_k", "maj": "majority_at_k"}  # "pass@K", by the field of an evaluation
 
 
 def in_unit(name: str) -> bool:
     """Return whether a quantity is a fraction."""
-    return name in _UNIT or name.startswith(("pass@", "outcome/"))
+    return name in _UNIT or name.startswith(("pass@", "maj@", "outcome/"))
 
 
 def bounds(name: str) -> tuple[float, float]:
@@ -42,7 +43,9 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     values: dict[str, float] = {}
     final = run.final if evaluated else None
     if final:
-        values |= {f"pass@{k}": row[0] for k, row in sorted(final["pass_at_k"].items(), key=lambda item: int(item[0]))}
+        for kind, field in TRIES.items():
+            by_k = sorted(final.get(field, {}).items(), key=lambda item: int(item[0]))
+            values |= {f"{kind}@{k}": row[0] for k, row in by_k}
         values |= {"greedy": final["greedy"][0]} if "greedy" in final else {}
         values |= {name: float(np.mean(final[key])) for name, key in RETURNS.items() if key in final}
     last = next(reversed(runs.by_phase(run.metrics).values()), [])
@@ -53,20 +56,23 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
 
 
 def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
-    """Return "pass@K", "greedy" or one of ``RETURNS`` of an evaluation with its interval over prompts, or None."""
+    """Return "pass@K", "maj@K", "greedy" or one of ``RETURNS`` of an evaluation with its interval, or None.
+
+    A record has no values of maj@K by prompt.
+    """
     if name in RETURNS:
         totals = final.get(RETURNS[name])
         if not totals:
             return None
         average, low, high = passk.means(totals)[0]
         return intervals.Prompts(average, (low, high), np.asarray(totals, np.float64))
-    k = name.removeprefix("pass@")
-    row = final.get("greedy") if name == "greedy" else final.get("pass_at_k", {}).get(k)
+    kind, _, k = name.partition("@")
+    row = final.get("greedy") if name == "greedy" else final.get(TRIES.get(kind, ""), {}).get(k)
     if row is None:
         return None
     correct = final.get("greedy_correct" if name == "greedy" else "correct")
     samples, tries = (1, 1) if name == "greedy" else (final.get("samples"), int(k))
-    values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct and samples else None
+    values = passk.pass_at_k(correct, samples, [tries])[:, 0] if correct and samples and kind != "maj" else None
     return intervals.Prompts(row[0], (row[1], row[2]), values)
 
 
