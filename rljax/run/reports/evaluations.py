@@ -25,10 +25,13 @@ def percent(values: Triple, ends: str = "[]") -> str:
 # --- accuracy on held-out prompts ---------------------------------------------------------------------------------
 
 
+TRIES = {"pass": "pass_at_k", "maj": "majority_at_k"}  # what is called NAME@K, by its field of a record
+
+
 def tries(evaluations: Sequence[Record]) -> dict[str, list[Triple]]:
     """Return pass@k of each evaluation, by its name for each k, and maj@k of those whose answers vote."""
     out: dict[str, list[Triple]] = {}
-    for name, field in (("pass", "pass_at_k"), ("maj", "majority_at_k")):
+    for name, field in TRIES.items():
         every = [record.get(field, {}) for record in evaluations]
         out |= {f"{name}@{k}": [x.get(str(k)) for x in every] for k in sorted({int(k) for x in every for k in x})}
     return out

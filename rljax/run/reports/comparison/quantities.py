@@ -11,15 +11,14 @@ import numpy as np
 from rljax.language import messages
 from rljax.run.evaluation import intervals, passk
 from rljax.run.records import glossary
-from rljax.run.reports import runs
+from rljax.run.reports import evaluations, runs
 from rljax.run.reports.comparison import arms
 
 COST = ("steps", "minutes", "tokens", "tokens/s")
 RETURNS = {"return": "total", "greedy return": "greedy_total"}  # of a control world; of each prompt in a record
 _METRICS = ("reward", "accuracy", "entropy", "kl", "length", "fired")
 _POSITIVE = ("entropy", "entropy_early", "entropy_middle", "entropy_late", "kl_exact", "sampler_gap", "gradient_norm")
-_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so are those of TRIES
-TRIES = {"pass": "pass_at_k", "maj": "majority_at_k"}  # "pass@K", by the field of an evaluation
+_UNIT = ("greedy", "accuracy", "truncated", "clipped", "flat_groups", "fired")  # in [0, 1], and so are pass@k and maj@k
 
 
 def in_unit(name: str) -> bool:
@@ -43,7 +42,7 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
     values: dict[str, float] = {}
     final = run.final if evaluated else None
     if final:
-        for kind, field in TRIES.items():
+        for kind, field in evaluations.TRIES.items():
             by_k = sorted(final.get(field, {}).items(), key=lambda item: int(item[0]))
             values |= {f"{kind}@{k}": row[0] for k, row in by_k}
         values |= {"greedy": final["greedy"][0]} if "greedy" in final else {}
@@ -67,7 +66,7 @@ def evaluated(final: runs.Record, name: str) -> intervals.Prompts | None:
         average, low, high = passk.means(totals)[0]
         return intervals.Prompts(average, (low, high), np.asarray(totals, np.float64))
     kind, _, k = name.partition("@")
-    row = final.get("greedy") if name == "greedy" else final.get(TRIES.get(kind, ""), {}).get(k)
+    row = final.get("greedy") if name == "greedy" else final.get(evaluations.TRIES.get(kind, ""), {}).get(k)
     if row is None:
         return None
     correct = final.get("greedy_correct" if name == "greedy" else "correct")
