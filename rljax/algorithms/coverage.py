@@ -11,6 +11,7 @@ _FILE = pathlib.Path(__file__).parents[1] / "methods/published.toml"
 _READ = tomllib.loads(_FILE.read_text())
 RECIPES: Mapping[str, str] = _READ["recipes"]  # what is absent or different of a recipe, by its name
 GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = _READ["settings"]  # fields of methods by group and name
+OUTSIDE: Mapping[str, str] = _READ["outside"]  # why a method is not here
 GRPO = "grpo(kl=0.0)"  # the algorithm of settings that name none
 
 
@@ -24,7 +25,7 @@ def settings() -> dict[str, dict[str, Any]]:
 
 
 def page() -> str:
-    """Write the page: a table of the recipes of which something is absent or different, and one for each group."""
+    """Write the page: tables of the recipes of which something is absent, of the groups, and of what is outside."""
     listed = sum(map(len, GROUPS.values()))
     introduction = _FILE.with_suffix(".txt").read_text().rstrip("\n")
     lines = [introduction.format(recipes=len(algorithms.TABLE), less=len(RECIPES), settings=listed)]
@@ -35,6 +36,8 @@ def page() -> str:
         for name, fields in methods.items():
             shown = [_field(field, value) for field, value in fields.items() if field != "absent"]
             lines.append(f"| {name} | {', '.join(shown)} | {_cell(fields.get('absent', ''))} |")
+    lines += ["", "## Outside", "", "| method | why |", "| --- | --- |"]
+    lines += [f"| {name} | {_cell(why)} |" for name, why in OUTSIDE.items()]
     return "\n".join(lines) + "\n"
 
 
