@@ -45,7 +45,7 @@ def masked(program: programs.Program) -> Finding:
     d = program.arrays()
     uncounted = (d["mask"] == 0) | (d["valid"][:, None] == 0)
     leaves = [x for o in program(d) for x in jax.tree.leaves(o.gradient)]
-    largest = max(float(np.max(np.abs(x[uncounted if x.ndim == 2 else d["valid"] == 0]))) for x in leaves)
+    largest = max(float(np.max(np.abs(x[uncounted if x.ndim > 1 else d["valid"] == 0]))) for x in leaves)
     advice = "a sum over tokens without rollout.mask: use ops.row_sum, ops.row_mean or jnp.where(rollout.mask > 0, ...)"
     return _finding("masked tokens have no gradient", largest, 0.0, advice)
 
@@ -70,7 +70,7 @@ def padding(program: programs.Program, random: bool) -> Finding:
     outcomes, wide = program(program.arrays()), program(edges.padded(program.arrays()))
     scales = [_scale(o.rows.coefficient, w.rows.coefficient) for o, w in zip(outcomes, wide, strict=True)]
     cut = [
-        jax.tree.map(lambda x, s=s: s * (x[:, :T] if np.ndim(x) == 2 else x), result)
+        jax.tree.map(lambda x, s=s: s * (x[:, :T] if np.ndim(x) > 1 else x), result)
         for s, result in zip(scales, _results(wide), strict=True)
     ]
     advice = "the piece reads masked tokens or the width T: use rollout.mask, and ops.length for a row's tokens"

@@ -113,4 +113,6 @@ def padded(d: Arrays, extra: int = 3) -> Arrays:
 
 
 def _widen(x: np.ndarray, extra: int) -> np.ndarray:
-    return np.pad(x, ((0, 0), (0, extra)), mode="edge") if x.ndim == 2 and x.shape[1] == T else x
+    if x.ndim < 2 or x.shape[1] != T:
+        return x
+    return np.pad(x, ((0, 0), (0, extra), *((0, 0),) * (x.ndim - 2)), mode="edge")
