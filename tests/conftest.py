@@ -15,7 +15,7 @@ from rljax import data
 
 # subprocesses of tests read these too
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data.cache_folder() / "xla-tests"))
-# also of the many small ones, which each worker and each tier needs: two fifths of a warm run of their files
+# 0: small programs are kept too, which each worker and each tier would compile again
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax

@@ -297,7 +297,11 @@ def program(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "call", ["ppo(value_range=(0.0, 1.0))", "dpo()", "experiments.example_pieces.pieces.tapered(linear(0.0, 1.0, 9))"]
+    "call",
+    [
+        *("ppo()", "ppo(value_range=(0.0, 1.0))", "dpo()"),
+        "experiments.example_pieces.pieces.tapered(linear(0.0, 1.0, 9))",
+    ],
 )
 def test_the_battery_passes_for_shipped_losses(call):
     assert failed(call) == []

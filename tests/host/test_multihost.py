@@ -297,6 +297,7 @@ def test_process_0_writes_and_prints_and_both_judge(folder, whole):
     workdir, output = whole
     assert "pass@4" in output[0] and "written to" in output[0]
     assert not GLOO.sub("", output[1])
+    assert sum(x.isdigit() for x in output[1]) == 3 * output[1].count("[Gloo] Rank ")  # its ranks and counts, below 10
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     for name in ("metrics", "verdicts"):
         assert [json.loads(x)["step"] for x in (workdir / f"{name}.jsonl").open()] == list(range(1, STEPS + 1))

@@ -10,7 +10,7 @@ from rljax.transforms.source import groups
 
 @define.source
 def few(count: types.Count = 1) -> types.Source:
-    """Give the places of every step to ``count`` problems, those of the first step whose rewards deviate most.
+    """Give the places of every step to ``count`` problems: of the first step, the ones whose rewards deviate most.
 
     The first step chooses them and trains on no row.
     """

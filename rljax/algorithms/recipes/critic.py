@@ -17,7 +17,6 @@ def critic_objective(
     expectile: float = 0.5,
     over: tuple[float, float] | None = None,
     module: str = "value",
-    bins: int = 51,
 ) -> types.Objective:
     """Return the objective that regresses a critic's values onto the returns.
 
@@ -29,12 +28,8 @@ def critic_objective(
       expectile: weight of errors below the return, 0 to 1; 0.5 is the mean.
       over: least and largest return of a critic over bins; None: a critic of one number.
       module: the critic.
-      bins: their number; two, at 0 and 1, classify success.
     """
-    if over is None:
-        error = surrogate.value_error(clip, expectile)
-    else:
-        error = surrogate.value_histogram(over, bins, 0.75 if bins > 2 else 0.0)
+    error = surrogate.value_error(clip, expectile) if over is None else surrogate.value_histogram(over)
     return types.Objective(
         module=module,
         prepare=tuple(prepare),
@@ -140,7 +135,8 @@ SUCCESS = ("value", "value_2")
 
 def success_critics() -> list[types.Objective]:
     """Return the objectives of two critics that classify success: cross-entropy on the return, clamped to [0, 1]."""
-    return [critic_objective(None, over=(0.0, 1.0), module=module, bins=2) for module in SUCCESS]
+    classify = surrogate.value_histogram((0.0, 1.0), bins=2, sigma=0.0)
+    return [types.Objective(loss=(classify,), reduce=reduce.mean_over_tokens(), module=module) for module in SUCCESS]
 
 
 @recipe(task="maze()")

@@ -43,11 +43,6 @@ _NONE: Mapping[str, types.Tree] = {}
 _KEY = 1_000_003  # stream of the root key: all evaluations use the same random numbers, so that they compare
 
 
-def powers_of_two(samples: int) -> list[int]:
-    """Return 1, 2, 4, ... up to ``samples``."""
-    return [2**i for i in range(samples.bit_length())]
-
-
 def evaluate(
     program: programs.Program,
     params: types.Tree,
@@ -99,7 +94,7 @@ def evaluate(
     task, sampler = compiled.setup.task, compiled.setup.settings.sampler
     size = task.size(split)
     prompts = min(prompts, size)
-    ks = list(ks) or powers_of_two(samples)
+    ks = list(ks) or passk.powers_of_two(samples)
     if max(ks) > samples:
         raise ValueError(f"k={max(ks)}: must be at most the number of samples, {samples}.")
     index = np.arange(prompts, dtype=np.int32)
@@ -144,7 +139,7 @@ def record(
     """
     prompts = greedy["outcome"].size
     samples = sampled["outcome"].size // prompts
-    task, ks = compiled.setup.task, list(ks) or powers_of_two(samples)
+    task, ks = compiled.setup.task, list(ks) or passk.powers_of_two(samples)
     solved = (sampled["outcome"] == types.Outcome.CORRECT).reshape(prompts, samples)
     correct, majority = solved.sum(axis=1), {}
     if "answer" in sampled:

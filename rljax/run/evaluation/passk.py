@@ -1,22 +1,28 @@
-"""Unbiased estimators of pass@k, pass^k, maj@k and best-of-k, and confidence intervals.
+"""Unbiased estimators of pass@k, pass^k, maj@k and best@k, and confidence intervals.
 
 Shapes: P prompts, n samples per prompt of which c are correct, K values of k. NumPy, float64.
 
-    pass@k   the probability that at least one of k samples is correct   1 - C(n - c, k) / C(n, k)
-    pass^k   the probability that all k samples are correct              C(c, k) / C(n, k)
-    maj@k    the probability that their most frequent answer is correct  from random subsets
-    best-of-k  the probability that the one of the largest score is      sum over samples, see ``best_of_k``
+    pass@k   the probability that at least one of k samples is correct      1 - C(n - c, k) / C(n, k)
+    pass^k   the probability that all k samples are correct                 C(c, k) / C(n, k)
+    maj@k    the probability that their most frequent answer is correct     from random subsets
+    best@k   the probability that the one of the largest score is correct   see ``best_of_k``
 
 All but maj@k average over all subsets of k of the n samples. Raising the average of c / n to a power is biased.
 """
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """Return 1, 2, 4, ... up to ``samples``."""
+    return [2**i for i in range(samples.bit_length())]
 
 
 def pass_at_k(correct: npt.ArrayLike, samples: npt.ArrayLike, k: Sequence[int]) -> Floats:
@@ -85,9 +91,8 @@ def majority_at_k(
     Raises:
       ValueError: no prompt, arrays of different shapes, or k outside [1, n].
     """
-    number, right = _integers("answer", answer), np.asarray(correct, np.float64)
-    if number.ndim != 2 or not number.size or right.shape != number.shape:
-        raise ValueError(f"answer, correct: got shapes {number.shape} and {right.shape}, must be [P, n] with P, n > 0")
+    number = _integers("answer", answer)
+    right = _of_each("answer", number, correct)
     (prompts, n), out = number.shape, np.zeros((len(number), len(k)))
     _checked(np.zeros(prompts, np.int64), n, k)
     generator, turned = np.random.default_rng(seed), (np.arange(n)[:, None] + np.arange(n)[None, :]) % n
@@ -128,10 +133,9 @@ def best_of_k(score: npt.ArrayLike, correct: npt.ArrayLike, k: Sequence[int]) ->
     Raises:
       ValueError: as ``majority_at_k``.
     """
-    x, right = np.asarray(score, np.float64), np.asarray(correct, np.float64)
-    if x.ndim != 2 or not x.size or right.shape != x.shape:
-        raise ValueError(f"score, correct: got shapes {x.shape} and {right.shape}, must be [P, n] with P, n > 0")
-    below, upto = ((compare(x[:, None, :], x[:, :, None])).sum(axis=2) for compare in (np.less, np.less_equal))
+    x = np.asarray(score, np.float64)
+    right = _of_each("score", x, correct)
+    below, upto = (compare(x[:, None, :], x[:, :, None]).sum(axis=2) for compare in (np.less, np.less_equal))
     among = [_drawn_from(*_checked(number.ravel(), x.shape[1], k)) for number in (upto, below)]
     chosen = (among[0] - among[1]).reshape(*x.shape, -1) / (upto - below)[..., None]
     return (chosen * right[..., None]).sum(axis=1)
@@ -256,6 +260,14 @@ def wilson(successes: int, total: int, *, level: float = 0.95) -> tuple[float, f
     low = 0.0 if successes == 0 else (center - half) / scale
     high = 1.0 if successes == total else (center + half) / scale
     return low, high
+
+
+def _of_each(name: str, values: npt.NDArray[Any], correct: npt.ArrayLike) -> Floats:
+    """Return whether each sample is correct, ``[P, n]``, as ``values`` must be."""
+    right = np.asarray(correct, np.float64)
+    if values.ndim != 2 or not values.size or right.shape != values.shape:
+        raise ValueError(f"{name}, correct: got shapes {values.shape} and {right.shape}, must be [P, n] with P, n > 0")
+    return right
 
 
 def _drawn_from(good: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], k: npt.NDArray[np.int64]) -> Floats:

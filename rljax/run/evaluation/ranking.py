@@ -183,15 +183,16 @@ def report(reward: npt.ArrayLike, learned: npt.ArrayLike) -> dict[str, Any]:
       {k: [mean, low, high]} for powers of two k, how often the one of k that the model prefers is paid more than 0.
     """
     r, x = np.asarray(reward, np.float64), np.asarray(learned, np.float64)
-    ks = [2**i for i in range(r.shape[1].bit_length())]
+    ks = passk.powers_of_two(r.shape[1])
     best = dict(zip(map(str, ks), passk.means(passk.best_of_k(x, r > 0, ks)), strict=True))
+    out: dict[str, Any] = {"pairs": 0, "accuracy": None, "calibration_error": None, "best_of_k": best}
     better = r[:, :, None] > r[:, None, :]
     gap = x[:, :, None] - x[:, None, :]
     right = np.where(gap == 0, 0.5, gap > 0)
     counts = better.sum(axis=(1, 2))
     share = (right * better).sum(axis=(1, 2))[counts > 0] / counts[counts > 0]
     if not share.size:
-        return {"pairs": 0, "accuracy": None, "calibration_error": None, "best_of_k": best}
+        return out
     # each pair counts with the probability of the completion that the model prefers, at least one half
     sure = 1 / (1 + np.exp(-np.abs(gap[better])))
     place = np.minimum(((sure - 0.5) * 2 * _BINS).astype(int), _BINS - 1)
@@ -199,8 +200,7 @@ def report(reward: npt.ArrayLike, learned: npt.ArrayLike) -> dict[str, Any]:
     for number in np.unique(place):
         inside = place == number
         error += inside.mean() * abs(right[better][inside].mean() - sure[inside].mean())
-    found = {"pairs": int(counts.sum()), "accuracy": passk.means(share)[0], "calibration_error": float(error)}
-    return {**found, "best_of_k": best}
+    return out | {"pairs": int(counts.sum()), "accuracy": passk.means(share)[0], "calibration_error": float(error)}
 
 
 def steps_report(label: npt.ArrayLike, logit: npt.ArrayLike) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     values, world = per_token(rows), rows.motion is None and turns.of_world(setup.task, rows)
     places, decode = turns.used(rows) if world else (), program.tokenizer.decode
     names = [name for name in getattr(setup.task, "extra", ()) if name in rows.extra]
-    out = []
+    plan, out = getattr(getattr(setup.task, "rules", None), "plan", None), []
     for i in range(rows.mask.shape[0]):
         begun = 0 if "head" not in rows.extra else int(np.sum(rows.extra["head"][i]))
         keep = np.arange(places[i]) if world else np.flatnonzero(_shown(rows)[i] > 0)
@@ -68,9 +68,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             text = "".join(written)
         record = {"step": step, **_row(setup, rows, i, world, decode, text)}
         if rows.motion is not None:
-            plan = getattr(getattr(setup.task, "rules", None), "plan", None)
-            plan = plan and functools.partial(plan, int(rows.index[i]), "train")
-            record["pictures"] = images.sources(trajectories.picture(rows.motion, i, keep, plan)[None])
+            over = plan and functools.partial(plan, int(rows.index[i]), "train")
+            record["pictures"] = images.sources(trajectories.picture(rows.motion, i, keep, over)[None])
         sampled = rows.on_policy is not None and bool(rows.on_policy[i])
         if rows.outcome is not None and sampled:
             record["outcome"] = types.Outcome(int(rows.outcome[i])).name.lower()

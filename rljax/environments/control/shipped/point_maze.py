@@ -1,6 +1,7 @@
 """Point maze: push a point with momentum through a maze to a goal."""
 
 import dataclasses
+import functools
 from typing import Annotated, Any, Literal
 
 import jax
@@ -15,6 +16,7 @@ from rljax.language import settings
 from rljax.language.settings import Share, setting
 
 _PUSH, _DRAG = 0.05, 0.2  # cells a step; the highest speed in each direction is _PUSH / _DRAG, 0.25
+_SIDES = np.array([[(0, 0), (1, 0)], [(1, 0), (1, 1)], [(0, 1), (1, 1)], [(0, 0), (0, 1)]])  # of a cell, by way
 _MARGIN = 0.01  # cells between a wall and the point that it stops
 
 
@@ -125,13 +127,11 @@ class PointMaze(drawn.Drawn):
 
     def plan(self, index: int, split: Split, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the walls, the way of the point and the middle of the goal, see ``rules.Rules``."""
-        state = self.begin(jnp.int32(index), split)
-        cell, way = np.nonzero(~np.asarray(state["ways"], bool))
+        ways, goal = _map(self, jnp.int32(index), split)
+        cell, way = np.nonzero(~np.asarray(ways, bool))
         corner = np.stack([cell % self.side, cell // self.side], axis=1)
-        walls = (
-            corner[:, None] + np.array([[(0, 0), (1, 0)], [(1, 0), (1, 1)], [(0, 1), (1, 1)], [(0, 0), (0, 1)]])[way]
-        )
-        return walls / self.side, (observation[:, :2] + 1) / 2, np.asarray(self._middle(state["goal"])) / self.side
+        walls = corner[:, None] + _SIDES[way]
+        return walls / self.side, (observation[:, :2] + 1) / 2, np.asarray(self._middle(goal)) / self.side
 
     def solved(self, state: Any, total: types.Array) -> types.Array:
         """Return whether the point is in the cell of the goal."""
@@ -147,6 +147,13 @@ class PointMaze(drawn.Drawn):
 
     def _middle(self, cell: types.Array) -> types.Array:
         return jnp.stack([cell % self.side, cell // self.side]) + 0.5
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _map(world: PointMaze, index: types.Array, split: Split) -> tuple[types.Array, types.Array]:
+    """Return the ways and the goal of a problem, compiled: a report draws many."""
+    state = world.begin(index, split)
+    return state["ways"], state["goal"]
 
 
 point_maze = task.of(PointMaze)
