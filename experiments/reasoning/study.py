@@ -18,6 +18,7 @@ from experiments.reasoning.runs import Arm
 
 W, PASS, STEPS, BONUS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps", "entropy bonus"
 ONE, FEW, SOURCE = "1 problem", "16 problems", "experiments.reasoning.one_example.pieces.few"
+FORKS, REST = "20 % of tokens", "the other 80 %"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -29,6 +30,8 @@ ARMS = {
     BONUS: Arm("grpo(kl=0.0)", fields={"seam": {"penalty": "entropy(0.05)"}}),
     ONE: Arm("grpo(kl=0.0)", fields={"seam": {"source": f"{SOURCE}()"}}),
     FEW: Arm("grpo(kl=0.0)", fields={"seam": {"source": f"{SOURCE}(16)"}}),
+    FORKS: Arm("grpo(kl=0.0)", fields={"seam": {"weight": "+ high_entropy(0.2)"}}),
+    REST: Arm("grpo(kl=0.0)", fields={"seam": {"weight": "+ experiments.forking_tokens.pieces.low_entropy(0.8)"}}),
 }
 
 TOPICS = {
@@ -97,6 +100,16 @@ TOPICS = {
             Claim("After equally many samples, 16 problems have a lower pass@1", FEW, "GRPO", "pass@1", below=True),
             Claim("16 problems raise pass@256", FEW, "base", "pass@256"),
             Claim("At equal KL, 16 problems have a higher pass@64 than 1", FEW, ONE, "pass@64", matched="kl"),
+        ),
+    ),
+    "forking": Topic(
+        ("GRPO", FORKS, REST),
+        (
+            Claim(f"After equally many samples, {FORKS} have a higher pass@1", FORKS, "GRPO", "pass@1"),
+            Claim(f"{FORKS} raise pass@1", FORKS, "base", "pass@1"),
+            Claim(f"At equal KL, {FORKS} have a higher pass@64 than GRPO", FORKS, "GRPO", "pass@64", matched="kl"),
+            Claim(f"{FORKS} end with more entropy than GRPO", FORKS, "GRPO", "entropy"),
+            Claim(f"After equally many samples, {REST} have a lower pass@1", REST, "GRPO", "pass@1", below=True),
         ),
     ),
 }
