@@ -6,12 +6,11 @@ python -m experiments.hints.hints
 import pathlib
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 
 import rljax
 from experiments.worlds import seeds
-from rljax import sampling, types
+from rljax import types
 from rljax.training import steps
 
 TASK = "arithmetic(operands=2, digits=3)"  # demonstrations and hints are right
@@ -44,16 +43,6 @@ def build(size: seeds.Size) -> dict[str, steps.Step]:
     return {"clone": built["clone"], "habit": built["habit"], **{name: built[phase] for name, phase in phases.items()}}
 
 
-def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 8) -> float:
-    """Return the share of right answers to held-out problems, at temperature 1, without any hint."""
-    index = jnp.arange(prompts, dtype=jnp.int32)
-    asked = step.setup.task.prompts(index, "heldout")
-    of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), prompts)
-    keys = sampling.row_keys(seeds.key(1_000_003), jnp.int32(0), of, number)
-    out = step.generate(params, asked, keys, samples, step.setup.settings.sampler)
-    return float(np.mean(np.asarray(step.verify(of, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT))
-
-
 def run(size: seeds.Size = FULL) -> tuple[Curves, Curves]:
     """Return two curves of each arm and seed: held-out success, and the reward of the rows that are trained on.
 
@@ -64,12 +53,12 @@ def run(size: seeds.Size = FULL) -> tuple[Curves, Curves]:
     paid: Curves = {name: [] for name in ARMS}
 
     def measure(state: types.TrainState) -> float:
-        return success(built["GRPO"], state.params["policy"], size.prompts)
+        return seeds.answered(built["GRPO"], state.params["policy"], size.prompts)
 
     base, _ = seeds.train(built["clone"], seeds.begin(built["clone"], None, 0), 0, size.clone)
-    print(f"taught: {success(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
+    print(f"taught: {seeds.answered(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
     base, _ = seeds.train(built["habit"], seeds.begin(built["habit"], base, 0), 0, max(1, size.clone // 4))
-    print(f"base: {success(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
+    print(f"base: {seeds.answered(built['GRPO'], base.params['policy'], 8 * size.prompts)}", flush=True)
     for seed in range(size.seeds):
         for name in ARMS:
             start, rewards = seeds.begin(built[name], base, seed), []

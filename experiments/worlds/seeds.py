@@ -15,7 +15,7 @@ from matplotlib import figure
 
 import rljax
 from experiments.arms import text
-from rljax import types
+from rljax import sampling, types
 from rljax.data import storage
 from rljax.host import backends
 from rljax.run import programs
@@ -108,6 +108,16 @@ def success(step: steps.Step, params: types.Tree, prompts: int, samples: int = 4
     index = jnp.arange(prompts, dtype=jnp.int32)
     rows = step.play(params, index, key(1_000_003), "heldout", samples, step.setup.settings.sampler)
     return float(np.mean(np.asarray(rows.outcome) == types.Outcome.CORRECT))
+
+
+def answered(step: steps.Step, params: types.Tree, prompts: int, samples: int = 8) -> float:
+    """Return the share of right answers to held-out problems of one turn, at temperature 1, from the task's prompt."""
+    index = jnp.arange(prompts, dtype=jnp.int32)
+    asked = step.setup.task.prompts(index, "heldout")
+    of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), prompts)
+    keys = sampling.row_keys(key(1_000_003), jnp.int32(0), of, number)
+    out = step.generate(params, asked, keys, samples, step.setup.settings.sampler)
+    return float(np.mean(np.asarray(step.verify(of, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT))
 
 
 def percent(values: Sequence[float]) -> str:
