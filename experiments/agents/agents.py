@@ -1,6 +1,6 @@
 """Several trained policies and judges that write, on faulty sums: what do they add to one policy?
 
-python -m experiments.agents.agents [--only cory rlccf tango writing_zero]
+python -m experiments.agents.agents [--only cory rlccf tango]
 """
 
 import dataclasses
@@ -64,9 +64,8 @@ class Contrast:
 
 ALONE = Arm(algorithm="grpo(kl=0.0)")  # what dr_mas is for one agent
 PANEL, VOTES = f"panel({SUMS}, shared=True)", f"panel({SUMS}, shown=False)"
-EXAMINE, CONTEST = f"examine({SUMS})", f"contest({SUMS})"
+EXAMINE = f"examine({SUMS})"
 JUDGED = Arm(EXAMINE, samples=8, players=PAIR, trained=("second",))
-RANKED = Arm(CONTEST, samples=8, players=("policy", "policy", "second"))
 CONTRASTS = {
     "cory": Contrast(
         PANEL,
@@ -109,20 +108,6 @@ CONTRASTS = {
             arms.Claim("So it does with praise", "praised", "clone", "verdicts"),
         ),
     ),
-    "writing_zero": Contrast(
-        CONTEST,
-        {
-            "verifier": ALONE,
-            "frozen judge": RANKED,
-            "trained judge": dataclasses.replace(RANKED, trained=("second",)),
-        },
-        (
-            arms.Claim("A trained judge alone raises pass@1", "trained judge", "clone", "end"),
-            arms.Claim("It raises it more than a frozen one", "trained judge", "frozen judge", "end"),
-            arms.Claim("Training makes the judge's verdicts truer", "trained judge", "clone", "verdicts"),
-            arms.Claim("A trained judge stays behind the verifier", "trained judge", "verifier", "end", below=True),
-        ),
-    ),
 }
 
 
@@ -149,17 +134,14 @@ def config(contrast: Contrast, size: seeds.Size) -> Any:
 def verdicts(step: Any, policy: types.Tree, judge: types.Tree, count: int) -> float:
     """Return the share of true verdicts of a judge about what a policy writes on held-out problems, at temperature 1.
 
-    Right and wrong answers count equally. Of two answers, pairs of which one is right count.
+    Right and wrong answers count equally.
     """
     index, sampler = jnp.arange(count, dtype=jnp.int32), step.setup.settings.sampler
     rows = step.play(policy, index, seeds.key(1_000_003), "heldout", 4, sampler, {"second": judge})
-    agent, episode = np.asarray(rows.agent), np.asarray(rows.episode)
-    order = np.lexsort((agent, episode))
-    seats = int(agent.max()) + 1
-    right = (np.asarray(rows.outcome) == types.Outcome.CORRECT)[order].reshape(-1, seats)
-    true = np.asarray(rows.parts["verdict"])[order].reshape(-1, seats)[:, -1] > 0.5
-    counted = np.ones(len(true), bool) if seats == 2 else right[:, 0] != right[:, 1]
-    return float(np.mean([true[counted & (right[:, 0] == x)].mean() for x in (False, True)]))
+    order = np.lexsort((np.asarray(rows.agent), np.asarray(rows.episode)))
+    right = (np.asarray(rows.outcome) == types.Outcome.CORRECT)[order].reshape(-1, 2)[:, 0]
+    true = np.asarray(rows.parts["verdict"])[order].reshape(-1, 2)[:, 1] > 0.5
+    return float(np.mean([true[right == x].mean() for x in (False, True)]))
 
 
 def start(contrast: Contrast, size: seeds.Size) -> Any:

@@ -6,12 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from experiments.agents import agents
 from experiments.denoising import study as denoising
 from experiments.distillation import teacher
 from experiments.hints import hints
 from experiments.offline import compare
 from experiments.ppo import pass_at_1
 from experiments.reward_model import pairs
+from experiments.worlds import seeds
+from rljax.config import resolve
 
 
 def cells(text):
@@ -38,6 +41,45 @@ def test_the_page_of_the_offline_study_compares_the_arms_of_each_seed():
     assert rows["base"][0].startswith("25.0") and rows["base"][1] == "" and rows["base"][2].startswith("-20.0")
     assert rows["grpo"][1].startswith("20.0") and rows["grpo"][2] == ""
     assert rows["dpo"][1].startswith("10.0") and rows["dpo"][2].startswith("-10.0")
+
+
+@pytest.mark.parametrize("name", agents.CONTRASTS)
+def test_the_arms_of_a_contrast_of_agents_resolve(name):
+    contrast = agents.CONTRASTS[name]
+    phases = resolve.phases(agents.config(contrast, seeds.QUICK))
+    assert [phase.task.name for phase in phases[1:2]] == ["arithmetic"]  # where the policy is measured alone
+    for phase, arm in zip(phases[2:], contrast.arms.values(), strict=True):
+        assert phase.settings.world.players == arm.players
+        assert ("second" in phase.trained) == bool(arm.trained)
+    assert {claim.first for claim in contrast.claims} <= {*contrast.arms}
+    assert {claim.second for claim in contrast.claims} <= {"clone", *contrast.arms}
+
+
+def test_the_page_of_agents_decides_claims_by_the_curve_its_end_or_the_verdicts():
+    contrast = agents.Contrast(
+        agents.EXAMINE,
+        {"one": agents.ALONE, "two": agents.JUDGED},
+        (
+            agents.arms.Claim("higher", "two", "one", "pass@1"),
+            agents.arms.Claim("lower at the end", "two", "one", "end", below=True),
+            agents.arms.Claim("truer", "two", "clone", "verdicts"),
+        ),
+    )
+    runs = [
+        {
+            "clone": {"curve": [(0, 0.2)], "verdicts": 0.5},
+            "one": {"curve": [(0, 0.2), (10, 0.3 + x), (20, 0.5)]},
+            "two": {"curve": [(0, 0.2), (10, 0.5 + x), (20, 0.5 - y)], "verdicts": 0.75 + y},
+        }
+        for x, y in ((0.0, 0.01), (0.1, 0.0), (0.0, 0.02))
+    ]
+    text = agents.table(contrast, runs)
+    rows = cells(text.replace("\n\n", "\n"))
+    # the first differs by (0.2 - y) / 2: 9.5, 10, 9, mean 9.5, deviation 0.5, half width 4.303 * 0.5 / sqrt(3) = 1.24
+    assert rows["higher (primary)"] == ["9.5 [8.3, 10.7]", "holds"]
+    assert rows["lower at the end"][0].startswith("-1.0") and rows["lower at the end"][1] == "inconclusive"
+    assert rows["truer"][0].startswith("26.0") and rows["truer"][1] == "holds"
+    assert rows["one"][2] == "" and rows["two"][2].startswith("76.0") and rows["clone"][1].startswith("20.0")
 
 
 def test_the_page_of_ppo_pairs_the_arms_by_seed_and_keeps_the_seeds_that_are_done(tmp_path):
