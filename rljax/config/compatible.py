@@ -109,7 +109,7 @@ def _check_actor(phase: Phase) -> None:
         raise _wrong(phase, "model.mlp.normalise", why)
     model, discrete = phase.settings.model, hasattr(traits.traits(phase.task).actions, "count")
     chain = model.denoising.steps
-    for field in ("squash", "log_std") if discrete or chain else ():
+    for field in ("squash", "log_std", "std") if discrete or chain else ():
         if getattr(model.mlp, field) != getattr(type(model.mlp)(), field):
             kind = "discrete actions" if discrete else f"model.denoising.steps={chain}"
             raise _wrong(phase, f"model.mlp.{field}", f"has no effect with {kind}. Remove it.")

@@ -64,7 +64,8 @@ LEAST = modules.divergence(modules.LEAST, "q", "q_2")
 
 def least(kind, temperature=1.0):
     """Return (a function of the policy's parameters to E min Q [5, 6], the same in NumPy, the parameters)."""
-    shape = actors.Mlp(layers=1, width=4, squash=kind == "squashed", log_std=-0.4)
+    squash, std = kind in ("squashed", "spread"), "output" if kind == "spread" else "free"
+    shape = actors.Mlp(layers=1, width=4, squash=squash, log_std=-0.4, std=std)
     plain = "categorical" if kind == "categorical" else "gaussian"
     policy, critic = (actors.Actor(shape, 3, plain, 2, output=output) for output in ("logits", "action"))
     params, *each = (one.init(jax.random.key(i)) for i, one in enumerate((policy, critic, critic)))
@@ -87,15 +88,19 @@ def least(kind, temperature=1.0):
             p = np.exp(out / temperature)
             q = np.min([control.network(tree, seen) for tree in each], axis=0) / temperature
             return np.sum(p / p.sum(axis=-1, keepdims=True) * q, axis=-1)
-        u = out + np.exp(np.asarray(params["log_std"], np.float64)) * np.sqrt(temperature) * z
-        action = np.tanh(u) if kind == "squashed" else np.clip(u, -1, 1)
+        if kind == "spread":
+            out, log_std = out[..., :2], np.clip(out[..., 2:] - 0.4, -20.0, 2.0)
+        else:
+            log_std = np.asarray(params["log_std"], np.float64)
+        u = out + np.exp(log_std) * np.sqrt(temperature) * z
+        action = np.tanh(u) if squash else np.clip(u, -1, 1)
         return np.min([control.network(tree, np.concatenate([seen, action], -1))[..., 0] for tree in each], axis=0)
 
     return scored, numpy, params
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["gaussian", "squashed", "categorical"])
+@pytest.mark.parametrize("kind", ["gaussian", "squashed", "spread", "categorical"])
 def test_the_expected_q_and_its_gradient_are_those_of_the_definition(kind):
     """The gradient, through the drawn action, is the finite difference of the sum in float64."""
     for temperature in (1.0, 0.7):

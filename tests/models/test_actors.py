@@ -287,7 +287,8 @@ KEYS = jax.random.split(jax.random.key(9), B)
 
 
 def actor(kind, **options):
-    shape = actors.Mlp(layers=1, width=4, squash=kind == "squashed", log_std=-0.3, normalise=True)
+    std = "output" if kind == "spread" else "free"
+    shape = actors.Mlp(layers=1, width=4, squash=kind == "squashed", log_std=-0.3, normalise=True, std=std)
     return actors.Actor(shape, 2, "categorical" if kind == "categorical" else "gaussian", A, **options)
 
 
@@ -300,7 +301,7 @@ def parameters(one, seed=0):
 
 @pytest.mark.default_tier("squashed-0.6")
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("kind", ["categorical", "gaussian", "squashed"])
+@pytest.mark.parametrize("kind", ["categorical", "gaussian", "squashed", "spread"])
 def test_scores_of_rows_are_what_the_draws_reported(kind, temperature):
     one = actor(kind)
     params, reference = parameters(one), parameters(one, seed=5)
@@ -373,6 +374,19 @@ def test_parameters_have_axes_and_differ_by_kind():
         assert ("log_std" in params) == (kind == "gaussian" and output == "logits")
         axes = jax.tree.leaves(one.axes, is_leaf=lambda x: isinstance(x, tuple))
         assert [len(a) for a in axes] == [x.ndim for x in jax.tree.leaves(params)]
+
+
+def test_a_network_outputs_means_and_bounded_log_deviations():
+    one = actor("spread")
+    params = parameters(one)
+    assert "log_std" not in params
+    out = np.asarray(one.architecture.apply(params, OBSERVATION), np.float64)
+    policy = one.policy(params, OBSERVATION)
+    np.testing.assert_array_equal(policy.mean, out[..., :A].astype(np.float32))
+    np.testing.assert_allclose(policy.log_std, out[..., A:] - 0.3, atol=1e-6)
+    last = {"kernel": params["layer_1"]["kernel"], "bias": jnp.array([0.0] * A + [9.0, -99.0, 0.0])}
+    bounded = one.policy({**params, "layer_1": last}, OBSERVATION).log_std
+    assert np.all(bounded[..., 0] == 2.0) and np.all(bounded[..., 1] == -20.0) and np.all(abs(bounded[..., 2]) < 19.0)
 
 
 @pytest.mark.full

@@ -28,6 +28,7 @@ def refused(config, message, error=ValueError):
         ({"model__mlp__layers": -1}, r"config.model.mlp.layers=-1"),
         ({"model__mlp__activation": "tahn"}, r"config.model.mlp.activation='tahn'.*'tanh'"),
         ({"model__mlp__squash": True}, r"config.model.mlp.squash=True .*has no effect with discrete actions"),
+        ({"model__mlp__std": "output"}, r"config.model.mlp.std='output' .*has no effect with discrete actions"),
         ({"model__mlp__log_std": -1.0}, r"config.model.mlp.log_std=-1.0 .*has no effect with discrete actions"),
         ({"sampler__top_k": 5}, r"config.sampler .*top_k, top_p and min_p filter tokens"),
         ({"sampler__top_p": 0.9}, r"config.sampler .*top_k, top_p and min_p filter tokens"),

@@ -16,6 +16,7 @@ from rljax.transforms import modules, ops
 from rljax.types import Array, Key, Tree
 
 _SCALE = {"logits": 0.01, "scalar": 1.0, "action": 1.0}  # of the last layer at the start
+_LOG_STD = -20.0, 2.0  # bounds of log deviations that the network outputs, those of SAC (arXiv 1801.01290)
 _INSIDE = 0.999  # of the bounds of tanh, for demonstrated actions on them
 _SCORED = ("entropy", "square_prob", "value", "value_logits")
 _LOGITS = "log_normaliser"  # of a critic of actions, or of categorical actions
@@ -78,7 +79,12 @@ class Actor:
     def _outputs(self) -> int:
         if self.output == "scalar":
             return 1 if self.bins is None else self.bins[2]
-        return 1 if self.reads_action else self.actions
+        return 1 if self.reads_action else self.actions * (2 if self._spreads else 1)
+
+    @property
+    def _spreads(self) -> bool:
+        """Whether the network outputs log deviations beside the means."""
+        return self.output == "logits" and self.kind == "gaussian" and self.architecture.std == "output"
 
     @property
     def reads_action(self) -> bool:
@@ -93,7 +99,7 @@ class Actor:
         params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
         if chain and self.denoising.noise == "learned":
             params["log_std"] = jnp.full((steps, self.actions), self.denoising.log_std)
-        if self.output == "logits" and self.kind == "gaussian":
+        if self.output == "logits" and self.kind == "gaussian" and not self._spreads:
             params["log_std"] = jnp.full(self.actions, shape.log_std)
         return params
 
@@ -116,7 +122,11 @@ class Actor:
         out = self.architecture.apply(params, observation)
         if self.kind == "categorical":
             return distributions.Categorical.of(out, legal)
-        log_std = jnp.broadcast_to(params["log_std"], out.shape)
+        if self._spreads:
+            out, free = jnp.split(out, 2, axis=-1)
+            log_std = jnp.clip(self.architecture.log_std + free, *_LOG_STD)
+        else:
+            log_std = jnp.broadcast_to(params["log_std"], out.shape)
         return distributions.Gaussian(out, log_std, self.architecture.squash)
 
     def transition(self, params: Tree, observation: Array, x: Array, step: Array) -> distributions.Gaussian:

@@ -29,9 +29,10 @@ class Mlp:
     )
     squash: bool = setting(False, "Whether actions are tanh of Gaussians; else Gaussians, clipped.", fixed=True)
     log_std: Annotated[float, Range(-10, 10)] = setting(
-        0.0,
-        "First log standard deviation of Gaussian actions; one number for each, the same in all states.",
-        fixed=True,
+        0.0, "First log standard deviation of Gaussian actions.", fixed=True
+    )
+    std: Literal["free", "output"] = setting(
+        "free", "Standard deviations: the same in all states, or outputs of the network.", fixed=True
     )
 
     __post_init__ = settings.check
