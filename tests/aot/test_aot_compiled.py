@@ -145,6 +145,7 @@ def test_chips_of_several_hosts_that_the_compiler_cannot_connect_are_refused():
         compiling.make(config, target(), (16, 32))
 
 
+@pytest.mark.full
 def test_the_programs_of_an_update_in_parts_do_the_work_of_the_whole_step():
     config = small()
     config.run.overlap = True

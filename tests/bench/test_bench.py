@@ -188,6 +188,7 @@ def test_the_first_measurements_of_a_device_go_on_where_they_stopped(tmp_path, m
     assert "no part 'unrol'. Did you mean 'unroll'" in run([*command, "--parts", "unrol"]).stderr
 
 
+@pytest.mark.full
 def test_what_is_predicted_of_a_step_stands_beside_what_is_measured(tmp_path):
     at_once = {"networks": {"ici": "NVLink"}, "bound": "ici", "peak": 2**30, "overlapped_s": 0.005, "serial_s": 0.0061}
     unknown = device._predicted("tiny", tmp_path, time.monotonic() + 300, True)  # of this machine

@@ -33,7 +33,8 @@ def test_a_conversation_is_replayed_from_its_tokens():
     assert gap  # a reply holds the stop token, and the row goes on
 
 
-@pytest.mark.parametrize("length", [None, pytest.param(7, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("length", [None, 7])
 def test_two_seats_are_replayed_from_their_tokens(length):
     world = dataclasses.replace(TWO, length=length)
     r = sampled(world, 6, 8)
@@ -272,6 +273,7 @@ def test_a_chapter_is_a_completion_of_its_prompt(world):
 # --- keys -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_samples_of_a_prompt_have_its_problem_and_rows_do_not_depend_on_their_place():
     r, moved = sampled(ONE), sampled(ONE, [4, 1])
     same = (r.context.token == np.repeat(r.context.token[::4], 4, axis=0)).all()

@@ -48,7 +48,7 @@ class Flow:
         return v + jnp.broadcast_to(time @ params["moved"], x.shape) if "moved" in params else v
 
 
-@pytest.mark.default_tier(1)
+@pytest.mark.full
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_position_for_each_step_has_the_same_draws_and_their_log_probs_add_up(noise):
     whole, apart = (build(noise=noise, positions=positions) for positions in ("action", "step"))

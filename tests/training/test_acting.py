@@ -156,6 +156,7 @@ def test_rows_that_wait_for_their_group_have_no_actions_and_do_not_count():
     assert waited > 0
 
 
+@pytest.mark.full
 def test_the_prompts_of_windows_are_those_of_the_shuffle_each_once():
     _, rows = steps()
     seen = {}

@@ -154,6 +154,7 @@ def test_muon_moves_each_layers_matrices_as_matrices_and_the_rest_by_adam():
     assert len(split) == 7 + 2  # one moment of each matrix, two of the embedding; norms are whole everywhere
 
 
+@pytest.mark.full
 def test_adafactor_holds_sums_over_rows_and_columns():
     params, gradient = start()
     moved, state = one_update("adafactor(0.01, min_dim_size_to_factor=8)", params, gradient)

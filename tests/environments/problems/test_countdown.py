@@ -24,7 +24,7 @@ def read_prompt(prompt):
     return sorted(map(int, given.split(" "))), int(target)
 
 
-@pytest.mark.default_tier("settings1")
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"numbers": 2, "highest": 5, "operators": "*"}])
 def test_countdown_splits_share_no_numbers(settings):
     task = on_device.make("countdown", **settings)

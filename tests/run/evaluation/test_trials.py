@@ -146,7 +146,7 @@ RUNS = {  # runs whose algorithm or players need what a game against the world, 
 }
 
 
-@pytest.mark.default_tier(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_evaluated_on_tasks_that_its_algorithm_could_not_train_on(name, tmp_path):
     pytest.importorskip("pgx")

@@ -135,6 +135,7 @@ def test_bad_requests_are_refused_before_anything_runs():
 # --- members ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_member_is_the_same_run_alone():
     c = config(phase__main__steps=1)
     out = rljax.train_many(c, FIELDS, progress=False, devices=jax.devices()[:2])

@@ -101,6 +101,7 @@ def equal(one, two):
     same(*(rows.replace(extra={}, **dict.fromkeys(close)) for rows in (one, two)))
 
 
+@pytest.mark.full
 def test_the_graph_and_the_host_form_of_a_world_agree_token_for_token(world):
     graph, host, _ = both(seed=10)  # a seed with which a row guesses the number
     outside = world(seed=10)

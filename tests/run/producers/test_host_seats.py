@@ -121,7 +121,8 @@ def test_rows_that_are_cut_hold_the_same_tokens_in_both_forms():
     equal(inside(CUT), rows, "outcome", "parts", "token_reward", "reward", "finish", "valid")
 
 
-@pytest.mark.parametrize("players", [("policy",), pytest.param(BOTH, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("players", [("policy",), BOTH])
 def test_episodes_that_take_turns_in_fewer_slots_are_the_same(players):
     rows = outside(None, players)
     equal(rows, outside(None, players, slots=SEATS * SAMPLES, workers=2))

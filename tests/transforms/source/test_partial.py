@@ -205,6 +205,7 @@ def test_the_same_state_gives_the_same_bits():
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)
 
 
+@pytest.mark.full
 def test_each_token_is_stamped_with_the_version_that_wrote_it():
     made, updates = run()
     setup = made.steps[0].setup
