@@ -251,7 +251,8 @@ def sac(
     V = E min Q + alpha H of modules that follow the trained ones (``config.module.q_target.follows="q"``). The modules
     q and q_2 have logits. ``alpha="dual_entropy(target)"`` is the adapted temperature. Targets are computed once a
     step. Rows are replayed for ``steps`` steps; in a control world ``seam.source="unrolled(n) | replay(1.0, steps)"``
-    replays windows of episodes. Differs from ``iql`` by Q at actions that no row took.
+    replays windows of episodes, and the published deviations of Gaussian actions are ``config.model.mlp.std="output"``.
+    Differs from ``iql`` by Q at actions that no row took.
 
     Args:
       alpha: weight of the entropy, in units of the return.
