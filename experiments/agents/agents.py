@@ -1,4 +1,4 @@
-"""Several trained policies and judges that write, on faulty sums: what do they add to one policy?
+"""Several trained policies and verifiers that write, on faulty sums: what do they add to one policy?
 
 python -m experiments.agents.agents [--only cory rlccf tango]
 """
@@ -131,13 +131,13 @@ def config(contrast: Contrast, size: seeds.Size) -> Any:
     return c
 
 
-def verdicts(step: Any, policy: types.Tree, judge: types.Tree, count: int) -> float:
-    """Return the share of true verdicts of a judge about what a policy writes on held-out problems, at temperature 1.
+def verdicts(step: Any, policy: types.Tree, verifier: types.Tree, count: int) -> float:
+    """Return the share of true verdicts of a verifier about what a policy writes on held-out problems, at temperature 1.
 
     Right and wrong answers count equally.
     """
     index, sampler = jnp.arange(count, dtype=jnp.int32), step.setup.settings.sampler
-    rows = step.play(policy, index, seeds.key(1_000_003), "heldout", 4, sampler, {"second": judge})
+    rows = step.play(policy, index, seeds.key(1_000_003), "heldout", 4, sampler, {"second": verifier})
     order = np.lexsort((np.asarray(rows.agent), np.asarray(rows.episode)))
     right = (np.asarray(rows.outcome) == types.Outcome.CORRECT)[order].reshape(-1, 2)[:, 0]
     true = np.asarray(rows.parts["verdict"])[order].reshape(-1, 2)[:, 1] > 0.5
