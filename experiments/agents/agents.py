@@ -132,7 +132,7 @@ def config(contrast: Contrast, size: seeds.Size) -> Any:
 
 
 def verdicts(step: Any, policy: types.Tree, verifier: types.Tree, count: int) -> float:
-    """Return the share of true verdicts of a verifier about what a policy writes on held-out problems, at temperature 1.
+    """Return the share of true verdicts on what a policy writes on held-out problems, at temperature 1.
 
     Right and wrong answers count equally.
     """
