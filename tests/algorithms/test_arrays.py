@@ -25,7 +25,7 @@ def test_mask_reward_and_group_are_enough():
     np.testing.assert_allclose(metrics["loss/policy"], loss)
 
 
-@pytest.mark.default_tier("dpo()")
+@pytest.mark.full
 @pytest.mark.parametrize("call", ["bradley_terry()", "bradley_terry(ties=0.5)", "implicit_bradley_terry()", "dpo()"])
 def test_groups_without_a_pair_do_not_change_the_loss_of_pairs(call):
     """A pair alone, and beside a group that has none: one of equal rewards, or with ties one of a single row."""

@@ -121,7 +121,8 @@ def check(trace, traces, atol=1e-6):
             assert np.all(getattr(trace, name)[len(steps) :, row] == 0)
 
 
-@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.5, marks=pytest.mark.full), 0.0])
+@pytest.mark.default_tier("1.0")
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
 def test_a_scan_is_a_loop(temperature):
     traces, ends = looped(temperature)
     episodes, trace = unroll(HORIZON, temperature)(parameters(), begun())

@@ -270,13 +270,10 @@ def test_rows_of_the_program_are_rows_of_the_enumeration():
     assert len(met) >= 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("call", "arguments"),
-    [
-        pytest.param("reinforce", {}, marks=pytest.mark.full),
-        pytest.param("ppo", {"kl": 0.0, "lam": 1.0}, marks=pytest.mark.full),
-        ("ppo", {"kl": 0.0, "lam": 0.3}),
-    ],
+    [("reinforce", {}), ("ppo", {"kl": 0.0, "lam": 1.0}), ("ppo", {"kl": 0.0, "lam": 0.3})],
 )
 def test_the_expected_gradient_is_that_of_the_expected_return(call, arguments):
     """Over all episodes; the values behind the horizon are those of a critic that is right: 0.

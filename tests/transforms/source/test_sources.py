@@ -147,6 +147,7 @@ def test_a_second_pass_of_the_same_prompt_gets_other_samples():
     assert all(len({row.tobytes() for row in group}) > 1 for group in token)
 
 
+@pytest.mark.full
 def test_equal_numbers_of_samples_given_one_by_one_are_the_plain_rollout():
     equal, plain = rows_of(given(samples=(SAMPLES,) * PROMPTS)), rows_of(PLAIN)
     same(equal, plain, but=FLOATS)
