@@ -12,7 +12,7 @@ layers of 64 units: a row is a window of 128 steps of an episode, which goes on 
 ``:physics``, poles of many lengths, held out where they are longer than those of training. ``:flow``, -174, and
 ``:sde``, -163, denoise the actions of the pendulum. ``:dppo`` and ``:cloned`` imitate an expert first: -163, greedy
 -155, of chains, and -154, greedy -153, of Gaussians (means of five seeds, 3:8). ``:sac`` trains twin critics of
-actions on stored windows: -151 after 96,000 steps of the pendulum (means of three seeds, 105 s together), where
+actions on stored windows: -151 after 96,000 steps of the pendulum (means of three seeds, 70 s together), where
 ``ppo()`` has -798.
 
 ``:offline_cloning``, ``:offline_iql``, ``:offline_awac``, ``:offline_cql`` and ``:offline_sac`` train on a file that

@@ -167,8 +167,9 @@ def start(contrast: Contrast, size: seeds.Size) -> Any:
             state, curve = seeds.train(step, state, seed, size.steps, measure, max(1, size.steps // EVALUATIONS))
             found[name] = {"curve": curve}
             if arm.trained and "verdict" in step.setup.task.parts:  # about what the clone writes
-                found["clone"]["verdicts"] = verdicts(step, clones[0], clones[0], size.prompts)
-                found[name]["verdicts"] = verdicts(step, clones[0], state.params["second"], size.prompts)
+                verifiers = {"clone": clones[0], name: state.params["second"]}
+                for who in [who for who in verifiers if "verdicts" not in found[who]]:
+                    found[who]["verdicts"] = verdicts(step, clones[0], verifiers[who], size.prompts)
             print(f"seed {seed}, {name}: {found[name]}", flush=True)
         return found
 
@@ -187,9 +188,8 @@ def table(contrast: Contrast, stored: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of the page: claims, and what each arm reached, in percent."""
     gaps = []
     for claim in contrast.claims:
-        pairs = [(value(run[claim.second], claim.quantity), value(run[claim.first], claim.quantity)) for run in stored]
-        second, first = ({n: pair[k] for n, pair in enumerate(pairs)} for k in (0, 1))
-        gaps.append(intervals.difference(second, first, bounds=intervals.UNIT))
+        arm = {name: [value(run[name], claim.quantity) for run in stored] for name in (claim.second, claim.first)}
+        gaps.append(intervals.difference(*(dict(enumerate(v)) for v in arm.values()), bounds=intervals.UNIT))
     said = arms.verdicts([(gap, c.margin, c.below, True) for gap, c in zip(gaps, contrast.claims, strict=True)])
     lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
     for number, (claim, gap, verdict) in enumerate(zip(contrast.claims, gaps, said, strict=True)):
@@ -204,13 +204,12 @@ def table(contrast: Contrast, stored: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(only: Sequence[str] | None, out: pathlib.Path, quick: bool = False) -> None:
+def main(only: Sequence[str], out: pathlib.Path, quick: bool = False) -> None:
     """Run the contrasts, print their tables and draw their figures."""
     size = seeds.QUICK if quick else FULL
     out.mkdir(parents=True, exist_ok=True)
-    for name in only or CONTRASTS:
-        contrast = CONTRASTS[name]
-        numbers = range(size.seeds)
+    for name in only:
+        contrast, numbers = CONTRASTS[name], range(size.seeds)
         stored = seeds.resumed(out / f"{name}.json", size, numbers, lambda c=contrast: start(c, size), what="arms")
         print(table(contrast, stored))
         curves = {arm: [run[arm]["curve"] for run in stored] for arm in contrast.arms}
@@ -218,5 +217,5 @@ def main(only: Sequence[str] | None, out: pathlib.Path, quick: bool = False) -> 
 
 
 if __name__ == "__main__":
-    given = seeds.arguments(__doc__)
+    given = seeds.arguments(__doc__, CONTRASTS)
     main(given.only, given.out, given.quick)

@@ -12,12 +12,9 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-import numpy as np
-
 import rljax
 from experiments.worlds import seeds
-from rljax import sampling, types
+from rljax import types
 from rljax.training import steps
 
 Curves = dict[str, seeds.Curve]  # of one seed, by arm: completions sampled so far, and held-out pass@1
@@ -57,21 +54,11 @@ def config(size: Size):
     return c
 
 
-def pass_at_1(step: steps.Step, params: types.Tree, prompts: int, samples: int) -> float:
-    """Return the share of right answers to held-out problems, at temperature 1."""
-    index = jnp.arange(prompts, dtype=jnp.int32)
-    asked = step.setup.task.prompts(index, "heldout")
-    of, number = jnp.repeat(index, samples), jnp.tile(jnp.arange(samples, dtype=jnp.int32), prompts)
-    keys = sampling.row_keys(seeds.key(1_000_003), jnp.int32(0), of, number)
-    out = step.generate(params, asked, keys, samples, step.setup.settings.sampler)
-    return float(np.mean(np.asarray(step.verify(of, "heldout", out.token, out.mask).outcome) == types.Outcome.CORRECT))
-
-
 def one(built: Mapping[str, steps.Step], size: Size, seed: int) -> Curves:
     """Return the curve of each arm of a seed."""
 
     def measure(state: types.TrainState) -> float:
-        return pass_at_1(built["grpo"], state.params["policy"], size.prompts, size.samples)
+        return seeds.answered(built["grpo"], state.params["policy"], size.prompts, size.samples)
 
     base, _ = seeds.train(built["warm"], seeds.begin(built["warm"], None, seed), seed, size.clone)
     curves, start = {}, (0, measure(base))

@@ -96,9 +96,9 @@ def choose(contrast: Contrast) -> None:
             print(f"{name}, {rate:g}: {100 * sum(y for _, y in curve[-4:]) / 4:.1f} %", flush=True)
 
 
-def main(only: list[str] | None, out: pathlib.Path, quick: bool = False, chosen: bool = False) -> None:
+def main(only: list[str], out: pathlib.Path, quick: bool = False, chosen: bool = False) -> None:
     """Run the contrasts, print their tables and draw their figures; with ``chosen`` compare learning rates instead."""
-    for name in only or CONTRASTS:
+    for name in only:
         contrast = CONTRASTS[name]
         if chosen:
             choose(contrast)
@@ -109,5 +109,5 @@ def main(only: list[str] | None, out: pathlib.Path, quick: bool = False, chosen:
 
 
 if __name__ == "__main__":
-    given = seeds.arguments(__doc__, choose="compare learning rates instead")
+    given = seeds.arguments(__doc__, CONTRASTS, choose="compare learning rates instead")
     main(given.only, given.out, given.quick, given.choose)

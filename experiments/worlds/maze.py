@@ -56,6 +56,5 @@ def main(sizes: Mapping[str, seeds.Size], out: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    given = seeds.arguments(__doc__)
-    only = given.only or list(FULL)
-    main({side: seeds.QUICK if given.quick else FULL[side] for side in only}, given.out)
+    given = seeds.arguments(__doc__, FULL)
+    main({side: seeds.QUICK if given.quick else FULL[side] for side in given.only}, given.out)

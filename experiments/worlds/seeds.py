@@ -5,7 +5,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -184,13 +184,14 @@ def resumed(
     return [result for _, result in sorted(record["seeds"].items(), key=lambda item: int(item[0]))]
 
 
-def arguments(doc: str | None, **flags: str) -> argparse.Namespace:
-    """Return the arguments of a study: ``quick``, ``out``, ``only``, and its ``flags`` with their help."""
+def arguments(doc: str | None, parts: Iterable[str] = (), **flags: str) -> argparse.Namespace:
+    """Return the arguments of a study: ``quick``, ``out``, ``only`` of its parts, and its ``flags`` with their help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="run every part, too short to learn")
     here = pathlib.Path(sys.argv[0]).parent
     parser.add_argument("--out", type=pathlib.Path, default=here, help="folder of the figure")
-    parser.add_argument("--only", nargs="*", help="parts of a study that has several")
+    if names := list(parts):
+        parser.add_argument("--only", nargs="*", default=names, choices=names, help="some parts of the study")
     for name, meaning in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=meaning)
     return parser.parse_args()

@@ -99,7 +99,7 @@ class Actor:
         params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
         if chain and self.denoising.noise == "learned":
             params["log_std"] = jnp.full((steps, self.actions), self.denoising.log_std)
-        if self.output == "logits" and self.kind == "gaussian" and not self._spreads:
+        if self.output == "logits" and self.kind == "gaussian" and shape.std == "free":
             params["log_std"] = jnp.full(self.actions, shape.log_std)
         return params
 
