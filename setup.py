@@ -52,6 +52,7 @@ setuptools.setup(
         "data": ["pyarrow>=14.0.1"],  # parquet and Arrow files; earlier ones load pickles that a file contains
         "gym": ["reasoning-gym"],
         "gymnasium": ["gymnasium>=1.0"],
+        "brax": ["brax>=0.14"],
         "gymnax": ["gymnax>=1.0"],  # earlier ones end episodes at their time limits
         "mcp": ["mcp>=1.20"],
         "openenv": ["openenv-core>=0.3"],

@@ -18,11 +18,11 @@ import rljax
 
 # algorithm, penalty, weight and settings of the chain
 METHODS = {
-    "ddpo": ("grpo(kl=0.0, low=0.1, high=0.1)", {}, {}),
+    "ddpo": ("grpo(kl=0.0, low=0.1, high=0.1)", {"advantage": "zscore_by_prompt(64)"}, {}),
     "flow_grpo": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {}),
     "flow_grpo_fast": ("grpo(kl=0.0)", {"penalty": "+ exact_kl('reverse_kl', 0.2)"}, {"first": 2, "last": 5}),
     "dance_grpo": ("grpo(kl=0.0)", {"prepare": "+ random_positions(0.6)"}, {"shared": 1}),
-    "dppo": ("diffusion_ppo(last=2)", {}, {}),
+    "dppo": ("diffusion_ppo(last=2)", {}, {"split": 8}),
     "b2_diffurl": (
         "grpo(kl=0.0)",
         {"prepare": "+ best_and_worst()", "weight": "+ turn_end(linear(2.0, 10.0, 100))"},
@@ -58,6 +58,8 @@ def get_config(arg: str = "flow_grpo"):
         evaluate="base",
     )
     config.phase.main = rljax.phase(steps=200, optimizer="adam(learning_rate=3e-4)", evaluate="result", seam=seams)
+    if arg == "ddpo":  # each prompt comes back, and has the statistics of its last 16 rewards
+        config.phase.main.task = "modes(prompts=64)"
     if arg == "quick":
         config.batch.prompts = 8
         config.phase.clone.steps, config.phase.main.steps = 3, 3

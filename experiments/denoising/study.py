@@ -25,17 +25,19 @@ BETAS = np.geomspace(0.02, 20.0, 60)  # of the best trade
 
 SPARSE = {"task": "modes(reward='mode')"}
 WHOLE = {"phase.main.seam.prepare": ""}  # trained on all steps and all branches
+GROUPS = {"phase.main.seam.advantage": "", "phase.main.task": ""}  # standardized by group
+ONE = {"model.denoising.split": 0}  # one network for all steps
 ARMS = {  # config of configs/denoising.py, and what differs from it
-    "DDPO": ("ddpo", {}),
+    "DDPO": ("ddpo", GROUPS),
     "Flow-GRPO, 0.05": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 0.05)"}),
     "Flow-GRPO, 0.2": ("flow_grpo", {}),
     "Flow-GRPO, 1": ("flow_grpo", {"phase.main.seam.penalty": "+ exact_kl('reverse_kl', 1.0)"}),
     "DanceGRPO": ("dance_grpo", WHOLE),
-    "DPPO, all steps": ("dppo", {"phase.main.algorithm": "diffusion_ppo()"}),
-    "DPPO, last 5": ("dppo", {"phase.main.algorithm": "diffusion_ppo(last=5)"}),
-    "DPPO, last 2": ("dppo", {"phase.main.algorithm": "diffusion_ppo(last=2)"}),
-    "sparse: whole chain": ("ddpo", SPARSE),
-    "sparse: backward": ("ddpo", SPARSE | {"phase.main.seam.weight": "+ turn_end(linear(2.0, 10.0, 100))"}),
+    "DPPO, all steps": ("dppo", ONE | {"phase.main.algorithm": "diffusion_ppo()"}),
+    "DPPO, last 5": ("dppo", ONE | {"phase.main.algorithm": "diffusion_ppo(last=5)"}),
+    "DPPO, last 2": ("dppo", ONE | {"phase.main.algorithm": "diffusion_ppo(last=2)"}),
+    "sparse: whole chain": ("ddpo", GROUPS | SPARSE),
+    "sparse: backward": ("ddpo", GROUPS | SPARSE | {"phase.main.seam.weight": "+ turn_end(linear(2.0, 10.0, 100))"}),
     "sparse: branches, backward": (
         "b2_diffurl",
         SPARSE | WHOLE | {"phase.main.algorithm": "grpo(kl=0.0, low=0.1, high=0.1)"},
@@ -98,7 +100,7 @@ def best(bases: list[np.ndarray]) -> list[dict[str, float]]:
 
 def measure() -> dict[str, Any]:
     """Run what has not been run, and return the numbers of all runs."""
-    base = rljax.get_config("denoising", "ddpo")
+    base = rljax.get_config("denoising", "flow_grpo")
     base.phases = ("clone",)
     if not (RUNS / "base" / "checkpoints").exists():
         rljax.train(base, workdir=RUNS / "base")

@@ -79,9 +79,10 @@ class Size:
 QUICK = Size((1, 2), 4, 2, 8, 4, (4, 2), ((2, 2), (2, 4)), 4, ("quick", "quick"))
 
 
-def config(arm: Arm, size: Size, variant: str) -> Any:
-    """Return the config of a run of an arm, on the problems of a variant."""
+def config(arm: Arm, size: Size, variant: str, base: Mapping[str, Any] | None = None) -> Any:
+    """Return the config of a run of an arm, on the problems of a variant; ``base``: fields of its model."""
     c = rljax.get_config("reasoning", variant)
+    c.model.update(base or {})
     c.algorithm = arm.algorithm
     if arm.settings:
         c.task = f"{c.task.removesuffix(')')}, {arm.settings})"
@@ -185,13 +186,14 @@ class Runs:
     Args:
       size: how much a run does.
       file: JSON with the size and a record of each run, a line each.
+      base: fields of ``config.model`` by which another base than the shipped one is used.
 
     Raises:
       ValueError: the file has runs of another size.
     """
 
-    def __init__(self, size: Size, file: pathlib.Path):
-        self.size, self.file = size, file
+    def __init__(self, size: Size, file: pathlib.Path, base: Mapping[str, Any] | None = None):
+        self.size, self.file, self.base = size, file, base
         self._settings = json.loads(json.dumps(dataclasses.asdict(size)))  # tuples as lists
         stored = json.loads(file.read_text()) if file.exists() else {"size": self._settings, "runs": []}
         if stored["size"] != self._settings:
@@ -223,7 +225,7 @@ class Runs:
     @functools.cached_property
     def _judge(self) -> tuple[Any, types.Tree]:
         """The step whose task has the prompts of measurements, and the parameters of the base."""
-        return _built(Arm("grpo(kl=0.0)"), self.size, self.size.variants[1])
+        return _built(config(Arm("grpo(kl=0.0)"), self.size, self.size.variants[1], self.base))
 
     def _measured(self, params: types.Tree, seed: int, limit: int) -> dict[str, Any]:
         """Return what is stored of a policy: "first" and "right", see ``solve`` and ``arms.pack``, and ``distance``."""
@@ -237,7 +239,7 @@ class Runs:
     def _one(self, name: str, arm: Arm, seed: int) -> dict[str, Any]:
         """Train one seed of an arm; return the measurements by step and the curves."""
         if name not in self._built:
-            self._built[name] = _built(arm, self.size, self.size.variants[0])
+            self._built[name] = _built(config(arm, self.size, self.size.variants[0], self.base))
         (step, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
         history: list[Mapping[str, Any]] = []
         state = step.begin(None, seeds.key(seed), {"policy": jax.tree.map(jnp.copy, initial)})
@@ -250,8 +252,8 @@ class Runs:
         return {"at": at, "curves": {k: [float(f"{x:.4g}") for x in binned(v, BINS)] for k, v in columns.items()}}
 
 
-def _built(arm: Arm, size: Size, variant: str) -> tuple[Any, types.Tree]:
-    """Return the step of an arm and the parameters that it starts from; of ``quick``, random ones."""
+def _built(config: Any) -> tuple[Any, types.Tree]:
+    """Return the step of a config and the parameters that it starts from; of ``quick``, random ones."""
     backends.start()
-    program = programs.build(config(arm, size, variant), devices=jax.devices()[:1])
+    program = programs.build(config, devices=jax.devices()[:1])
     return program.steps[0], program.begin().params["policy"]

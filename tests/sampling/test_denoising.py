@@ -90,6 +90,29 @@ def test_steps_without_noise_follow_the_flow_and_have_no_log_prob():
 
 
 @pytest.mark.full
+def test_the_first_steps_have_a_network_that_the_others_do_not_train():
+    split = 3
+    one, plain = (build(actors.Mlp(1, 8, normalise=True), positions="step", split=s) for s in (split, 0))
+    params = jax.tree.map(lambda x: x + 0.1, one.init(jax.random.key(1)))
+    early = {**params, **params["early"]}
+    assert set(early) - set(plain.init(jax.random.key(1))) == {"early"}
+    x, step = jnp.asarray(np.random.default_rng(1).normal(size=(K, A)), jnp.float32), jnp.arange(K)
+    whole = one.transition(params, SEEN[:K], x, step).mean
+    for of, inside in ((early, step < split), (params, step >= split)):
+        np.testing.assert_array_equal(whole[inside], plain.transition(of, SEEN[:K], x, step).mean[inside])
+    taken = one.draw(params, SEEN, KEYS).taken
+
+    def likelihood(params, k):
+        return jnp.sum(one.policy(params, SEEN[:, None].repeat(K, 1), taken=taken).logp(taken)[:, k])
+
+    for k in range(K):
+        moved = jax.tree.map(jnp.any, jax.grad(likelihood)(params, k))
+        layers = [name for name in moved if name.startswith("layer")]
+        assert all(moved["early"][name]["bias"] == (k < split) for name in layers)
+        assert all(moved[name]["bias"] == (k >= split) for name in layers)
+
+
+@pytest.mark.full
 def test_samples_of_a_prompt_share_the_first_states():
     """The keys of a prompt decide them, so that the first sample, which has the same key, is drawn as without."""
     alike = jnp.stack([SHARED[0]] * B)

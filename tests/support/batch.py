@@ -71,6 +71,7 @@ ARGUMENTS = {
     "conditioned": "('0', '1')",
     "value_histogram": "(-0.5, 1.5), 3",
     "value_tracker": "16",
+    "zscore_by_prompt": "16",
 }
 
 

@@ -1,5 +1,7 @@
 """The pieces of the advantage seam: identities of their papers, numbers by hand, extreme inputs."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,13 @@ KEY = jax.random.key(0)
 CENTRE = adv.center_by_group()
 STEPS = (CENTRE, adv.center_steps())
 CALLS = {
-    **{"role_baseline": (2,), "value_tracker": (10,), "log_partition_baseline": (0.1,), "pass_at_k": (2,)},
+    **{
+        "role_baseline": (2,),
+        "value_tracker": (10,),
+        "zscore_by_prompt": (10,),
+        "log_partition_baseline": (0.1,),
+        "pass_at_k": (2,),
+    },
     **{"clamp": (0.5,), "mix": STEPS, "convex": (*STEPS, 0.25), "partition_target": (15.0,)},
     "part_baseline": ("iou",),
 }
@@ -212,6 +220,25 @@ def test_running_baselines_read_first_and_then_move():
     close(out.advantage[:, 0], [0.5, -0.5, 0.5])
     keep = np.array([1, 0.96, 1, 0.875])
     close((a, b), 4 * keep + np.array([[0, 1, 0, 1], [0, 0, 0, 1]]))
+
+
+def test_statistics_of_prompts_are_those_of_their_last_rewards():
+    """As DDPO's tracker, with a queue for each prompt."""
+    draws, window, least = np.random.default_rng(0), 4, 3
+    piece, queues = adv.zscore_by_prompt(5, window, least), {i: collections.deque(maxlen=window) for i in range(5)}
+    state = piece.init()
+    for _ in range(6):
+        index, reward, valid = draws.integers(0, 4, 12), draws.normal(size=12), draws.integers(0, 5, 12) > 0
+        out, state = piece.apply(ones(reward, index=list(index), valid=array(1.0 * valid)), state, KEY)
+        for i, x in zip(index[valid], reward[valid], strict=True):
+            queues[i].append(x)
+        batch = reward[valid].mean(), reward[valid].std()
+        used = [(np.mean(q), np.std(q)) if len(q) >= least else batch for q in (queues[i] for i in index)]
+        expected = [(x - mean) / (std + 1e-6) for x, (mean, std) in zip(reward, used, strict=True)]
+        close(out.advantage[:, 0][valid], np.array(expected)[valid], atol=1e-4)
+    assert np.any(state[1] == 0) and np.all(state[1][:4] > window)
+    with pytest.raises(ValueError, match="least=5: must be at most window=4"):
+        adv.zscore_by_prompt(5, 4, 5)
 
 
 @pytest.mark.parametrize("right", [0, 1, 4, 6])

@@ -15,8 +15,9 @@ action (``rljax.training.producers.acting``). Where rules have an expert, ``sft(
 ``rules.py``       ``Rules``, the protocol; ``Discrete`` and ``Box``, actions; ``Moved``
 ``task.py``        ``ControlTask``: rules as a task; its constructor, ``of``
 ``drawn.py``       ``Drawn``: rules whose problems are drawn at random from the index
+``packaged.py``    ``Packaged``: rules that are an environment of another package
 ``shipped/``       worlds that ship: ``lqr``, ``pendulum``, ``cartpole``, ``acrobot``, ``mountain_car``, ``point_maze``,
-                   ``quadrotor``, ``modes``, ``gymnax``
+                   ``quadrotor``, ``modes``, ``brax``, ``gymnax``
 =================  ====================================================================================
 """
 

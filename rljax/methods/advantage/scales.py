@@ -1,5 +1,6 @@
 """Other scales of an advantage, and bounds on it."""
 
+import jax
 import jax.numpy as jnp
 
 from rljax import transforms, types
@@ -11,6 +12,51 @@ from rljax.transforms.advantage import credit, normalise
 def zscore_by_group(epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> types.RolloutTransform:
     """Standardize in the group: ``center_by_group``, then ``scale_by_group`` (arXiv 2402.03300)."""
     return transforms.chain(normalise.center_by("group"), normalise.scale_by("group", epsilon, ddof))
+
+
+@define.constructor("advantage")
+def zscore_by_prompt(
+    prompts: types.Count, window: types.Count = 16, least: types.Count = 16, epsilon: types.NonNegative = 1e-6
+) -> types.RolloutTransform:
+    """Standardize by the last rewards of the prompt, over steps: A = (r - mean) / (std + epsilon), ddof 0.
+
+    They include those of this batch, so that a prompt needs no group. A prompt with fewer than ``least`` of them is
+    standardized by the batch. Source: DDPO (arXiv 2305.13301), whose tracker of statistics this is.
+
+    Args:
+      prompts: number of prompts; ``index`` is less than that.
+      window: rewards that are kept of a prompt.
+      least: rewards from which a prompt has statistics of its own.
+      epsilon: added to the deviation.
+    """
+    if least > window:
+        raise ValueError(f"zscore_by_prompt: least={least}: must be at most window={window}")
+
+    def apply(r: types.Rollout, state, key):
+        rewards, seen = state
+        index = ops.given(r.index, "zscore_by_prompt: the rollout has no index")
+        reward, once = trajectories.total(r), trajectories.once(r)
+        order = jnp.argsort(index, stable=True)
+        before = jnp.cumsum(once[order]) - once[order]  # a reward's number among those of its prompt, from 0
+        before -= jax.ops.segment_min(before, index[order], num_segments=prompts)[index[order]]
+        number = jnp.zeros_like(before).at[order].set(before).astype(jnp.int32)
+        new = jax.ops.segment_sum(once, index, num_segments=prompts).astype(jnp.int32)
+        kept = (once > 0) & (number >= (new - window)[index])
+        place = jnp.where(kept, (seen[index] + number) % window, window)  # the last one is none
+        rewards, seen = rewards.at[index, place].set(reward.astype(rewards.dtype), mode="drop"), seen + new
+        last, own = rewards[index], (seen >= least)[index]
+        filled = jax.vmap(lambda count: jnp.where(jnp.arange(window) < count, 1.0, 0.0))(seen[index])
+        mean, std = (
+            jnp.where(own, jax.vmap(of)(last, filled), of(reward, once))[:, None]
+            for of in (ops.masked_mean, ops.masked_std)
+        )
+        out = normalise.scaled(normalise.current(r) - mean, std, epsilon)
+        return ops.with_advantage(r, out), (rewards, seen)
+
+    def init():
+        return jnp.zeros((prompts, window)), jnp.zeros(prompts, jnp.int32)
+
+    return types.RolloutTransform(apply=apply, init=init)
 
 
 @define.advantage

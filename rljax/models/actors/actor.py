@@ -19,6 +19,7 @@ _SCALE = {"logits": 0.01, "scalar": 1.0, "action": 1.0}  # of the last layer at 
 _LOG_STD = -20.0, 2.0  # bounds of log deviations that the network outputs, those of SAC (arXiv 1801.01290)
 _INSIDE = 0.999  # of the bounds of tanh, for demonstrated actions on them
 _SCORED = ("entropy", "square_prob", "value", "value_logits")
+_EARLY = "early"  # parameters of the network of a chain's first steps
 _LOGITS = "log_normaliser"  # of a critic of actions, or of categorical actions
 
 
@@ -97,6 +98,11 @@ class Actor:
         chain = self.output == "logits" and self.kind == "denoiser"
         more = self.actions + steps if chain else self.actions if self.reads_action else 0
         params = shape.init(key, self.observation, self._outputs, _SCALE[self.output], more)
+        if chain and self.denoising.split:
+            early = dataclasses.replace(shape, normalise=False)
+            params[_EARLY] = early.init(
+                jax.random.fold_in(key, 1), self.observation, self._outputs, _SCALE[self.output], more
+            )
         if chain and self.denoising.noise == "learned":
             params["log_std"] = jnp.full((steps, self.actions), self.denoising.log_std)
         if self.output == "logits" and self.kind == "gaussian" and shape.std == "free":
@@ -140,6 +146,9 @@ class Actor:
         """
         time = jax.nn.one_hot(step, self.denoising.steps)
         v = self.architecture.apply(params, observation, x, time)
+        if self.denoising.split:
+            early = self.architecture.apply({**params, **params[_EARLY]}, observation, x, time)
+            v = jnp.where(step[..., None] < self.denoising.split, early, v)
         return self.denoising.step(v, x, step, params.get("log_std"))
 
     def draw(

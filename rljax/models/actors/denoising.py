@@ -29,6 +29,7 @@ class Denoising:
     )
     first: Steps = setting(0, "Steps before this one add no noise and are not trained.")
     last: Steps = setting(0, "Steps from this one on add no noise and are not trained; 0: all do.")
+    split: Steps = setting(0, "Steps before this one have a network of their own; 0: one network has all.")
     positions: Literal["action", "step"] = setting(
         "action", "What a position of a row is, with its ratio: an action with its whole chain, or a step of one."
     )
@@ -41,7 +42,7 @@ class Denoising:
         changed = [name for name, value in plain.items() if getattr(self, name) != value]
         if changed and not self.steps:
             raise ValueError(f"{changed[0]}={getattr(self, changed[0])!r}: has no effect with steps=0. Remove it.")
-        for name in ("first", "last", "shared"):
+        for name in ("first", "last", "shared", "split"):
             if getattr(self, name) > self.steps:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at most steps={self.steps}")
         if self.positions == "action" and (self.first or self.last):

@@ -2,6 +2,7 @@
 
 ===================  ==========================================================================================
 ``acrobot.py``       ``acrobot``: swing two links up (Gymnasium's)
+``brax.py``          ``brax``: the environments of Brax, an extra
 ``cartpole.py``      ``cartpole``: balance a pole on a cart (Gymnasium's), with physics that may be held out
 ``gymnax.py``        ``gymnax``: the environments of gymnax, an extra
 ``lqr.py``           ``lqr``: the linear quadratic regulator; its best policy and exact returns

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import math
 from typing import Any
 
@@ -12,15 +11,15 @@ import numpy as np
 
 from rljax import types
 from rljax.environments import Split
-from rljax.environments.control import drawn, rules, task
-from rljax.language import messages, settings
+from rljax.environments.control import drawn, packaged, rules, task
+from rljax.language import settings
 from rljax.language.settings import setting
 
 _SEED = 37  # decides the first states; part of the world, not of a run
 
 
 @dataclasses.dataclass(frozen=True)
-class Gymnax(drawn.Drawn):
+class Gymnax(packaged.Packaged):
     """Rules: an environment of gymnax with discrete or box actions; all numbers that it observes are one row.
 
     Box actions are scaled from [-1, 1] to the environment's bounds, and observations are as they are. Its time limit
@@ -57,11 +56,7 @@ class Gymnax(drawn.Drawn):
         """Reset."""
         environment, params = self._made
         seen, state = environment.reset_env(drawn.key(_SEED, index, split), params)
-        return jax.tree.map(jnp.array, {"state": state, "seen": _row(seen)})  # numbers of Python become arrays
-
-    def observe(self, state: Any) -> types.Array:
-        """Return what is observed."""
-        return state["seen"]
+        return jax.tree.map(jnp.array, {"state": state, "seen": packaged.row(seen)})  # numbers of Python become arrays
 
     def step(self, state: Any, action: types.Array, key: types.Key) -> tuple[Any, rules.Moved]:
         """Step, without the environment's own restart."""
@@ -70,27 +65,14 @@ class Gymnax(drawn.Drawn):
             low, high = self._bounds
             action = jnp.reshape(low + (action + 1) / 2 * (high - low), self._space.shape)
         seen, new, reward, done, _ = environment.step_env(key, state["state"], action, params)
-        new = jax.tree.map(lambda old, x: jnp.asarray(x, old.dtype).reshape(old.shape), state["state"], new)
         moved = rules.Moved(jnp.reshape(reward, ()).astype(jnp.float32), jnp.reshape(done, ()).astype(bool))
-        return {"state": new, "seen": _row(seen)}, moved
-
-    def solved(self, state: Any, total: types.Array) -> types.Array:
-        """Return whether the total reaches the threshold."""
-        return total >= (math.inf if self.threshold is None else self.threshold)
+        return {"state": packaged.like(state["state"], new), "seen": packaged.row(seen)}, moved
 
     @functools.cached_property
     def _made(self) -> tuple[Any, Any]:
         """The environment and its parameters."""
-        try:
-            library: Any = importlib.import_module("gymnax")
-        except ImportError:
-            raise ValueError(
-                "gymnax needs its package: pip install rljax-lm[gymnax], or in the checkout pip install '.[gymnax]'"
-            ) from None
-        if self.environment not in library.registered_envs:
-            near = messages.closest(self.environment, library.registered_envs, cutoff=0.0)
-            names = ", ".join(library.registered_envs)
-            raise ValueError(f"environment: {self.environment!r}: expected one of {names}; nearest: {near!r}")
+        library = packaged.load("gymnax", "gymnax")
+        packaged.known(self.environment, library.registered_envs)
         with jax.ensure_compile_time_eval():  # kept, so that it may not hold values of the program being traced
             return library.make(self.environment)
 
@@ -105,10 +87,6 @@ class Gymnax(drawn.Drawn):
         ends = self._space.low, self._space.high
         low, high = (np.broadcast_to(np.asarray(end, np.float32), self._space.shape).reshape(-1) for end in ends)
         return low, high
-
-
-def _row(seen: Any) -> types.Array:
-    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(seen)])
 
 
 def _task(world: Gymnax) -> task.ControlTask:

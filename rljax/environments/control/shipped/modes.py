@@ -28,6 +28,9 @@ class Modes(drawn.Drawn):
     count: Annotated[int, types.Range(2, 64)] = setting(8, "Modes of the examples.")
     spread: Annotated[float, types.Range(0, 0.1, open_low=True)] = setting(0.07, "Standard deviation of a mode.")
     reward: Literal["along", "mode"] = setting("along", "What is paid: the way along the direction, or its mode.")
+    prompts: Annotated[int, types.Range(1, drawn.SIZES["train"])] = setting(
+        drawn.SIZES["train"], "Directions to train on."
+    )
 
     name, actions, horizon = "modes", rules.Box(2), 1
 
@@ -36,6 +39,10 @@ class Modes(drawn.Drawn):
         """The modes, ``[count, 2]``."""
         angle = 2.0 * jnp.pi * jnp.arange(self.count) / self.count
         return _RADIUS * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
+
+    def size(self, split: Split) -> int:
+        """Return the number of directions of a split."""
+        return self.prompts if split == "train" else drawn.SIZES[split]
 
     def begin(self, index: types.Array, split: Split) -> Any:
         """Draw a direction and an example, ``[2]`` each; the point is at 0."""
