@@ -1,10 +1,10 @@
 """Contrasts of other topics at three sizes: do they depend on the size of the policy?
 
+python -m experiments.reasoning.scale.study 128
 python -m experiments.reasoning.scale.study
-python -m experiments.reasoning.scale.study --page
 
-The runs of the shipped base are those of the other topics. ``results_64.json`` and ``results_128.json`` have those of
-the bases of ``bases.py``. What a run gave is stored when it ends, so that the same command resumes.
+The first command runs a width and writes the page, the second one writes the page alone. The runs of the shipped base
+are those of the other topics. What a run gave is stored when it ends, so that the same command resumes.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from rljax.run.evaluation import intervals
 from rljax.run.reports.pages import plots
 
 SHIPPED = 256
-WIDTHS = (*bases.WIDTHS, SHIPPED)  # each has four times the parameters of the one before
+WIDTHS = (*bases.FACTORS, SHIPPED)  # each has four times the parameters of the one before
 PARAMETERS = {64: 222_144, 128: 871_040, SHIPPED: 3_469_056}
-FOLDER = pathlib.Path(__file__).parent.resolve()
+FOLDER = bases.FOLDER
 ARMS = ("GRPO", "NSR", study.STEPS, study.FEW)
 WIDEST = 0.10  # half the interval of a prediction; wider ones are not stated
 
@@ -72,13 +72,11 @@ def arm(name: str, width: int) -> runs.Arm:
     return dataclasses.replace(original, rate=original.rate * SHIPPED / width)
 
 
-def stored(width: int, size: runs.Size, folder: pathlib.Path) -> runs.Runs:
-    """Return the runs of a width."""
-    if width == SHIPPED:
-        return runs.Runs(runs.Size(), study.RESULTS)
-    base = FOLDER / f"base_{width}"
-    model = {} if size == runs.QUICK else {"weights": str(base), "digest": (base / "digest.txt").read_text().strip()}
-    return runs.Runs(size, folder / f"results_{width}.json", model)
+def stored(width: int, folder: pathlib.Path) -> page.Results:
+    """Return the runs of a width that have ended."""
+    file = study.RESULTS if width == SHIPPED else folder / f"results_{width}.json"
+    found = runs.Runs(runs.Size(), file)
+    return page.Results(found.records, found.size)
 
 
 # --- the page --------------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ def predicted(fitted: tuple[intervals.Estimate, ...]) -> str:
 def text(results: Mapping[int, page.Results]) -> str:
     """Return what the command writes to the page."""
     fits = [trend(gaps(results, t.contrast)) for t in TRENDS]
-    slopes = [fitted and fitted[0] for fitted in fits]
+    slopes = [None if fitted is None else fitted[0] for fitted in fits]
     said = arms.verdicts([(x, 0.0, t.below, True) for x, t in zip(slopes, TRENDS, strict=True)])
     lines = ["| claim | slope for 4 times the size | seeds | verdict | at 14 million |", "| --- " * 5 + "|"]
     for number, (t, fitted, verdict) in enumerate(zip(TRENDS, fits, said, strict=True)):
@@ -140,15 +138,16 @@ def text(results: Mapping[int, page.Results]) -> str:
     lines += ["", f"| contrast | quantity | {' | '.join(names)} |", "| --- " * 5 + "|"]
     for contrast in (t.contrast for t in TRENDS):
         found = [results[width].difference(contrast) for width in WIDTHS]
-        cells = ["not run yet" if x is None else arms.text(x) for x in found]
+        cells = ["not run yet" if x is None else arms.text(x) + f", {x.count} seeds" * (x.count < 5) for x in found]
         lines.append(f"| {contrast.text} | {contrast.quantity} | {' | '.join(cells)} |")
-    covered = "Intervals are Student's t over seeds, each of which has prompts of its own; slopes are paired by seed."
-    lines += ["", covered]
-    for width, name in zip(WIDTHS, names, strict=True):
-        topic = page.Topic(ARMS, ())
-        counted = [r for r in results[width].records if r["arm"] in (*ARMS, "base")]
-        hours = sum(r["cpu_seconds"] for r in counted) / 3600
-        lines += ["", f"**{name}**: {hours:.1f} hours of processor time.", "", page.table(results[width], topic)]
+    lines += [
+        "",
+        "Intervals are Student's t over seeds, each of which has prompts of its own; slopes are paired by seed.",
+    ]
+    for width, name in zip(WIDTHS[:-1], names, strict=False):
+        hours = sum(r["cpu_seconds"] for r in results[width].records) / 3600
+        lines += ["", f"**{name}**, {hours:.1f} hours of processor time:", ""]
+        lines.append(page.table(results[width], page.Topic(ARMS, ())))
     return "\n".join(lines)
 
 
@@ -168,9 +167,9 @@ def draw(results: Mapping[int, page.Results], file: pathlib.Path) -> None:
     canvas.savefig(file, dpi=100)
 
 
-def write(size: runs.Size, folder: pathlib.Path) -> str:
+def write(folder: pathlib.Path) -> str:
     """Write the figure and the tables to a folder; return the tables."""
-    results = {w: page.Results(found.records, found.size) for w in WIDTHS for found in [stored(w, size, folder)]}
+    results = {width: stored(width, folder) for width in WIDTHS}
     draw(results, folder / "sizes.png")
     written = text(results)
     arms.fill(folder / "README.md", written)
@@ -178,20 +177,18 @@ def write(size: runs.Size, folder: pathlib.Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing at each width and write the page after each run."""
+    """Run what is missing of a width and write the page after each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="random policies, too short to learn")
-    parser.add_argument("--folder", type=pathlib.Path, default=FOLDER, help="of the results and the page")
-    parser.add_argument("--widths", type=int, nargs="*", default=bases.WIDTHS, choices=bases.WIDTHS)
+    parser.add_argument("width", type=int, nargs="?", choices=[*bases.FACTORS])
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="by default all")
     parser.add_argument("--seeds", type=int, nargs="*", default=page.SEEDS, help="of the runs")
-    parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args(arguments)
-    size = runs.QUICK if given.quick else runs.Size()
-    for width in () if given.page else given.widths:
-        for name in stored(width, size, given.folder).run({n: arm(n, width) for n in ARMS}, given.seeds):
-            print(f"{width}: {name}", flush=True)
-            write(size, given.folder)
-    print(write(size, given.folder))
+    if given.width:
+        running = runs.Runs(runs.Size(), FOLDER / f"results_{given.width}.json", bases.model(given.width))
+        for name in running.run({name: arm(name, given.width) for name in given.arms}, given.seeds):
+            print(name, flush=True)
+            write(FOLDER)
+    print(write(FOLDER))
 
 
 if __name__ == "__main__":

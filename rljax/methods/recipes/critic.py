@@ -157,8 +157,9 @@ def diffusion_ppo(
     """PPO with a ratio for each denoising step: GAE over actions, and a second discount over the steps of each.
 
     DPPO (arXiv 2409.00588), with ``model.denoising.positions="step"``; the paper's name is taken by another method. It
-    clips the ratios of early steps closer, and copies the policy for the steps that it does not train. Of tokens the
-    steps are those of a turn. Differs from ``turn_ppo`` by the second discount and ``last``.
+    clips the ratios of early steps closer, and copies the policy for the steps that it does not train, which here have
+    a network of their own with ``model.denoising.split``. Of tokens the steps are those of a turn. Differs from
+    ``turn_ppo`` by the second discount and ``last``.
 
     Args:
       gamma: discount of later rewards for each action.

@@ -194,7 +194,7 @@ class Chain(flax.struct.PyTreeNode):
     @classmethod
     def of(cls, each: Gaussian) -> "Chain":
         """Return the chain of K distributions ``[..., K, A]``, of each state given the one before."""
-        return cls(Gaussian(*(_joined(x) for x in (each.mean, each.log_std))))
+        return cls(Gaussian(_joined(each.mean), _joined(each.log_std)))
 
     def tempered(self, temperature: Array | float) -> "Chain":
         """Multiply the variances of all steps by the temperature."""

@@ -10,8 +10,10 @@ import pytest
 from experiments import arms
 from experiments.reasoning import page, runs, study
 from experiments.reasoning.one_example import pieces
+from experiments.reasoning.scale import bases
+from experiments.reasoning.scale import study as scale
 from rljax import types
-from rljax.run.evaluation import evaluate
+from rljax.run.evaluation import evaluate, intervals
 from tests.support import tiny
 
 SIZE = runs.Size(measured=(4, 8), prompts=4, tries=16)
@@ -111,6 +113,37 @@ def test_the_shipped_results_are_those_of_the_page():
     for name, topic in study.TOPICS.items():
         written = page.text(page.Results(shipped.records, shipped.size), topic)
         assert written in (study.RESULTS.parent / name / "README.md").read_text()
+    sizes = {width: scale.stored(width, bases.FOLDER) for width in scale.WIDTHS}
+    assert scale.text(sizes) in (bases.FOLDER / "README.md").read_text()
+
+
+def test_a_line_over_the_size_is_extrapolated_unless_it_bends_or_its_interval_is_wide():
+    def fitted(bend, noise):
+        seeds = [{s: y + noise * s for s in (-1, 0, 1)} for y in (0.1, 0.2 + bend, 0.3)]
+        return scale.trend(dict(zip(scale.WIDTHS, seeds, strict=True)))
+
+    slope, curvature, value = fitted(0.0, 0.01)
+    assert slope.mean == pytest.approx(0.1) and curvature.mean == pytest.approx(0.0) and slope.count == 3
+    assert value.mean == pytest.approx(0.4)
+    assert scale.predicted((slope, estimate(0.0, 0.1), value)) == arms.text(value)
+    assert scale.predicted((slope, estimate(0.1, 0.09), value)) == "refused: not a line"
+    assert scale.predicted((slope, estimate(0.0, 0.1), fitted(0.0, 0.05)[2])) == "refused: too wide"
+    assert fitted(-0.05, 0.0)[1].mean == pytest.approx(0.1)
+    assert scale.trend({width: {0: 0.1} for width in scale.WIDTHS}) is None
+
+
+def estimate(mean, half):
+    return intervals.Estimate(mean, mean - half, mean + half, 3, "seed", 2)
+
+
+def test_rates_are_inversely_proportional_to_the_width_and_a_base_that_is_absent_is_refused(tmp_path):
+    assert scale.arm("NSR", 64).rate == 4 * scale.arm("NSR", 256).rate == 4 * study.ARMS["NSR"].rate
+    results = {width: scale.stored(width, tmp_path) for width in scale.WIDTHS}
+    assert [len(results[width].records) > 0 for width in scale.WIDTHS] == [False, False, True]
+    assert scale.text(results).count("not run yet") > len(scale.TRENDS)
+    scale.draw(results, tmp_path / "sizes.png")
+    with pytest.raises(ValueError, match="the base of width 32 is not here"):
+        bases.model(32)
 
 
 def test_few_problems_are_those_of_the_first_step_whose_rewards_deviate_most():
