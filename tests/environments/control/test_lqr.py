@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import linalg
 
 from rljax.environments.control.shipped import lqr
 from tests.environments.control import flying
@@ -45,6 +46,14 @@ def test_the_return_of_each_first_state_is_the_expected_one_without_noise():
     assert np.abs(actions).max() < 1 and not moved.done.any()
     assert rules.solved(jax.tree.map(lambda x: x[:, -1], states), moved.reward.sum(axis=1)).all()
     assert not rules.solved(jax.tree.map(lambda x: x[:, -1], states), 1.3 * moved.reward.sum(axis=1)).any()
+
+
+def test_the_stationary_gain_is_that_of_the_algebraic_equation():
+    system, discount = RULES.system, 0.9
+    A, B = discount**0.5 * system.A, discount**0.5 * system.B
+    P = linalg.solve_discrete_are(A, B, system.Q, system.R)
+    expected = -np.linalg.solve(system.R + B.T @ P @ B, B.T @ P @ A)
+    np.testing.assert_allclose(lqr.stationary(system, discount), expected, rtol=1e-8)
 
 
 def test_the_cost_to_go_is_the_least_of_the_quadratic_in_all_controls():

@@ -53,6 +53,15 @@ def riccati(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.stack(gains[::-1]), np.stack(costs[::-1]), np.asarray(rests[::-1])
 
 
+def stationary(system: System, discount: float = 1.0) -> np.ndarray:
+    """Return the gain K ``[C, S]`` of the best policy u = K x for the discounted cost of infinitely many steps.
+
+    It is that of ``riccati`` with sqrt(discount) A and sqrt(discount) B, many steps before the end.
+    """
+    root = discount**0.5
+    return riccati(dataclasses.replace(system, A=root * system.A, B=root * system.B, horizon=2000))[0][0]
+
+
 def expected_return(system: System, gain: np.ndarray, spread: float, moment: np.ndarray) -> float:
     """Return the expected return of the policy u_t ~ N(K_t x_t, spread^2 I), exactly.
 
