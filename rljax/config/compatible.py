@@ -153,13 +153,16 @@ def _inputs(phase: Phase) -> None:
     stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
     refused = producers.refused(task)
     if stored_rows is not None and "stored" in refused:
-        raise ValueError(f"{where}: {algorithm.source.spec} has rows of one turn, and {refused['stored']}.")
+        raise ValueError(f"{where}: {algorithm.source.spec} has one row for an episode, and {refused['stored']}.")
     _check_kind_of_rows(phase)
     if algorithm.source.relabel is not None and not hasattr(getattr(task, "rules", None), "relabel"):
         raise ValueError(
             f"{where}: {algorithm.source.spec} needs rules that relabel goals, and those of {task.name!r} do not."
         )
-    supplied = traits.traits(task).supplies if stored_rows is None else frozenset()
+    about = traits.traits(task)
+    if stored_rows is not None and not about.whole and stored_rows.kind in ("pairs", "demonstrations"):
+        raise ValueError(f"{where}: {algorithm.source.spec}: of a world, files have conversations: kind 'rows'.")
+    supplied = about.supplies & ({"token_reward", "turns"} if stored_rows is not None else about.supplies)
     reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
     parts = task.parts if stored_rows is None else stored_rows.parts
     missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)

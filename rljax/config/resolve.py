@@ -24,7 +24,7 @@ from rljax import environments, types
 from rljax.algorithms import seams
 from rljax.algorithms.config import SeamConfig
 from rljax.config import compatible, effects, files, modules, schema
-from rljax.data import stored_groups
+from rljax.data import rows
 from rljax.environments import traits
 from rljax.environments.worlds.host import limited
 from rljax.host import backends, profiles, sinks
@@ -164,7 +164,7 @@ def digest(phase: Phase) -> str:
     source = phase.algorithm.source
     assert isinstance(source, stored_files.Stored)
     try:
-        return stored_groups.digest(source.file)
+        return rows.digest(source.file)
     except (ValueError, OSError) as error:
         raise ValueError(f"phase {phase.name!r}, {source.spec}: {error}") from None
 

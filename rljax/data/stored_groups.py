@@ -8,17 +8,18 @@ import functools
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from rljax.data import rows, storage, tokenizers
-from rljax.data.rows import exchanges, files
+from rljax.data import rows, tokenizers
+from rljax.data.rows import exchanges
 from rljax.language import messages
 
 Kind = Literal["pairs", "rows", "demonstrations"]
 Overlong = Literal["error", "drop"]
+_NAMED = "parts", "said"  # fields of ``Groups`` that are arrays by name
 _BLANK = 1 << 16  # groups; statistics of each prompt are kept of at most so many
 
 
@@ -48,6 +49,7 @@ class Groups:
     late: int = 0  # groups that were left out before these, as their version was too old
     computed: bool = False  # whether a run has computed these log-probs, which are not in the file
     heldout: "Groups | None" = None  # groups of other prompts, which are not trained on
+    said: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [N, G, T], ``exchanges.LISTS`` of worlds
 
     def __len__(self) -> int:
         """Return N."""
@@ -64,7 +66,7 @@ class Groups:
         arrays = (self.prompt, self.prompt_length, self.token, self.length, self.stopped, self.reward)
         logp = 0 if self.behaviour_logp is None else self.behaviour_logp.nbytes
         heldout = 0 if self.heldout is None else self.heldout.size
-        return sum(x.nbytes for x in (*arrays, *self.parts.values())) + logp + heldout
+        return sum(x.nbytes for x in (*arrays, *self.parts.values(), *self.said.values())) + logp + heldout
 
     def describe(self) -> str:
         """Return one line for the user."""
@@ -96,7 +98,8 @@ class Groups:
         """Return the groups with these numbers, or where a mask is True."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         taken = {name: x[chosen] for name, x in fields.items() if isinstance(x, np.ndarray)}
-        return dataclasses.replace(self, parts={name: x[chosen] for name, x in self.parts.items()}, **taken)
+        named = {of: {name: x[chosen] for name, x in fields[of].items()} for of in _NAMED}
+        return dataclasses.replace(self, **named, **taken)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +110,8 @@ class _Row:
     parts: tuple[float, ...]
     logp: list[float] | None
     version: int = 0
+    said: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
+    finish: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +127,7 @@ class Reader:
     parts: tuple[str, ...] = ()
     megabytes: int = 4096
     newest: int | None = None  # the largest version that a row may have; None: rows have no version
+    turns: bool = False  # whether rows of kind "rows" are conversations with a world
 
     @property
     def each(self) -> int:
@@ -172,11 +178,19 @@ class Reader:
             behaviour_logp=None if self.newest is None else zeros(self.each, self.completion_length, dtype=np.float32),
             version=None if self.newest is None else zeros(self.each),
             reader=None if self.newest is None else self,
+            said={name: zeros(self.each, self.completion_length, dtype=kind) for name, kind in self._lists.items()},
         )
+
+    @property
+    def _lists(self) -> dict[str, type]:
+        """Types of the lists that a row has beside its ids."""
+        kinds = {name: np.int32 if name == "turn" else np.float32 for name in exchanges.LISTS}
+        return kinds if self.turns and self.kind == "rows" else {}
 
     def _check_memory(self, file: str, source: rows.Rows) -> None:
         """Refuse a file whose rows would take too much memory, before they become tokens."""
-        row = 4 * (self.completion_length * (2 if source.columns().get("behaviour_logp") else 1) + 4 + len(self.parts))
+        lists = 1 + bool(source.columns().get("behaviour_logp")) + len(self._lists)
+        row = 4 * (self.completion_length * lists + 4 + len(self.parts))
         bytes_of = len(source) * (row * (2 if self.kind == "pairs" else 1) + 4 * self.prompt_length)
         most = self.megabytes * 10**6
         if bytes_of > most:
@@ -195,6 +209,8 @@ class Reader:
     def _row(self, row: Mapping[str, Any]) -> _Row:
         reward = 1.0 if self.kind == "demonstrations" else number(row, "reward")
         ids = row.get("token")
+        if ids is None and self._lists:
+            raise ValueError("no value in column 'token', expected the ids of a conversation with the world")
         if ids is None:
             prompt, token = self._encoded(exchanges.demonstration(row))
         else:
@@ -214,7 +230,8 @@ class Reader:
             if max(logp) > 0:
                 raise ValueError(f"'behaviour_logp' has {max(logp)}, expected log-probs of at most 0")
         parts = tuple(number(row, name) for name in self.parts)
-        return _Row(tuple(prompt), token, reward, parts, logp, self._version(row, logp))
+        said = exchanges.conversation(row, len(token)) if self._lists else {}
+        return _Row(tuple(prompt), token, reward, parts, logp, self._version(row, logp), said, row.get("finish", ""))
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -287,19 +304,22 @@ class Reader:
         flat = [row for group in groups for row in group]
         prompt, seen = tokenizers.padded([g[0].prompt for g in groups], self.prompt_length, pad, left=True)
         token, mask = tokenizers.padded([row.token for row in flat], self.completion_length, pad)
-        logp = None
-        if flat[0].logp is not None:
-            logp = np.zeros(token.shape, np.float32)
-            for place, row in zip(logp, flat, strict=True):
-                place[: len(row.token)] = row.logp
-            logp = logp.reshape(count, each, -1)
+
+        def lists(kind: type, of: Callable[[_Row], Any]) -> np.ndarray:
+            out = np.zeros(token.shape, kind)
+            for place, row in zip(out, flat, strict=True):
+                place[: len(row.token)] = of(row)
+            return out.reshape(count, each, -1)
+
+        logp = None if flat[0].logp is None else lists(np.float32, lambda row: row.logp)
+        ended = [row.finish == "stop" if self._lists else row.token[-1] in self.tokenizer.stop for row in flat]
         return Groups(
             file=file,
             prompt=prompt,
             prompt_length=seen.sum(axis=1).astype(np.int32),
             token=token.reshape(count, each, -1),
             length=mask.sum(axis=1).astype(np.int32).reshape(count, each),
-            stopped=np.array([row.token[-1] in self.tokenizer.stop for row in flat]).reshape(count, each),
+            stopped=np.array(ended).reshape(count, each),
             reward=np.array([row.reward for row in flat], np.float32).reshape(count, each),
             parts={
                 name: np.array([row.parts[i] for row in flat], np.float32).reshape(count, each)
@@ -309,6 +329,7 @@ class Reader:
             version=None
             if self.newest is None
             else np.array([row.version for row in flat], np.int32).reshape(count, each),
+            said={name: lists(kind, lambda row, name=name: row.said[name]) for name, kind in self._lists.items()},
         )
 
 
@@ -324,26 +345,15 @@ def joined(groups: Sequence[Groups], late: int = 0) -> Groups:
     """Return all groups of several files, in their order."""
     fields = {f.name: [getattr(g, f.name) for g in groups] for f in dataclasses.fields(Groups)}
     whole = {name: np.concatenate(x) for name, x in fields.items() if isinstance(x[0], np.ndarray)}
-    parts = {name: np.concatenate([g.parts[name] for g in groups]) for name in groups[0].parts}
-    return dataclasses.replace(groups[0], **whole, parts=parts, late=late)
+    named = {
+        of: {n: np.concatenate([getattr(g, of)[n] for g in groups]) for n in getattr(groups[0], of)} for of in _NAMED
+    }
+    return dataclasses.replace(groups[0], **whole, **named, late=late)
 
 
 def fingerprint(tokenizer: tokenizers.Tokenizer) -> str:
     """Return the SHA-256 of a tokenizer as a run writes it, the file tokenizer.model."""
     return hashlib.sha256(tokenizer.serialized).hexdigest()
-
-
-def digest(file: str) -> str:
-    """Return the SHA-256 of the content of files; errors as ``rows.read``."""
-    whole = hashlib.sha256()
-    for name, _ in files.expand(file):
-        path = storage.path(name.removeprefix(files.TFDS))
-        folder = storage.is_dir(path)
-        for part in [path / n for n in sorted(storage.names(path))] if folder else [path]:
-            whole.update(str(part.name).encode())
-            for content in storage.parts(part):
-                whole.update(content)
-    return whole.hexdigest()
 
 
 def number(row: Mapping[str, Any], name: str) -> float:

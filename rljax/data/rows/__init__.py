@@ -8,7 +8,7 @@
 ``arrow.py``      parquet files, Arrow files, folders written by ``save_to_disk`` (Hugging Face)
 ``prepared.py``   data sets that tfds has prepared
 ``prepare.py``    rows of any source as one array_record file
-``exchanges.py``  shapes of rows: demonstrations, preference pairs
+``exchanges.py``  shapes of rows: demonstrations, preference pairs, conversations with a world
 ================  ====================================================================================
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from rljax.data import storage
 from rljax.data.rows import files
+from rljax.data.rows.files import digest as digest
 from rljax.language import messages, parse
 
 

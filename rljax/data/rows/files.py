@@ -2,6 +2,7 @@
 
 import fnmatch
 import glob
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -112,3 +113,16 @@ def _missing(files: Sequence[str]) -> int:
 
 def _examples(folder: str, names: Sequence[str]) -> str:
     return ", ".join(f"{folder.rstrip('/')}/{name}" for name in names[:5])
+
+
+def digest(file: str) -> str:
+    """Return the SHA-256 of the content of files; errors as ``rows.read``."""
+    whole = hashlib.sha256()
+    for name, _ in expand(file):
+        path = storage.path(name.removeprefix(TFDS))
+        folder = storage.is_dir(path)
+        for part in [path / n for n in sorted(storage.names(path))] if folder else [path]:
+            whole.update(str(part.name).encode())
+            for content in storage.parts(part):
+                whole.update(content)
+    return whole.hexdigest()

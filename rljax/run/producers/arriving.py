@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax import types
-from rljax.data import storage, stored_groups
+from rljax.data import rows, storage, stored_groups
 from rljax.environments.workers import pool
 from rljax.host import processes, workdirs
 from rljax.run import programs
@@ -142,7 +142,7 @@ class Arriving:
     def _read(self, path: str, version: int) -> tuple[str, Any]:
         """Return the digest and the groups of a file."""
         if path not in self._open:
-            digest, known, reader = stored_groups.digest(path), self._known.get(path), self._given.groups.reader
+            digest, known, reader = rows.digest(path), self._known.get(path), self._given.groups.reader
             assert reader is not None
             if known is not None and known["digest"] != digest:
                 raise ValueError(f"{path}: has changed since a step has taken rows of it; write others to a new file")

@@ -46,11 +46,13 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
     Returns:
       B records of "step", "index" of the prompt, "group", "prompt", "completion", "reward", "parts", and where the
       rows have them "outcome", "advantage", the mean over the row, "finish" and "tokens"; "token", the ids of a
-      completion that the policy began and nobody answered; "pictures" of the prompt, unless the row before has the
-      same prompt; "marks", places that the completion writes, and "targets", those asked, of a ``traits.Marking`` task.
+      completion, or of a conversation that is its episode's only row, unless it begins with given tokens; "pictures" of
+      the prompt, unless the row before has the same prompt; "marks", places that the completion writes, and "targets",
+      those asked, of a ``traits.Marking`` task.
       Turns of chapters that did not take place and rows that fill a batch, without a token, are left out.
     """
     assert rows.index is not None
+    about = traits.traits(setup.task)
     values, world = per_token(rows), rows.motion is None and turns.of_world(setup.task, rows)
     places, decode = turns.used(rows) if world else (), program.tokenizer.decode
     names = [name for name in getattr(setup.task, "extra", ()) if name in rows.extra]
@@ -78,8 +80,8 @@ def rollouts(program: programs.Program, setup: programs.Setup, step: int, rows: 
             record["advantage"] = float(rows.advantage[i][mask].sum()) / max(int(mask.sum()), 1)
         if begun:
             record["head"] = begun
-        elif not world and rows.motion is None:
-            record["token"] = ids  # with prompt and reward, what the source ``stored`` reads
+        elif rows.motion is None and about.rows_of_episode == 1:
+            record["token"] = ids  # with prompt, reward and "tokens", what the source ``stored`` reads
         if rows.finish is not None:
             record["finish"] = types.Finish(int(rows.finish[i])).name.lower()
         chosen = [name for name in values if (name != "logp" if sampled else name in ("advantage", "logp"))]

@@ -68,10 +68,11 @@ def refused(task: environments.Task) -> dict[str, str]:
     if about.whole:
         return {"slots": f"{name} has one turn"} | ({"segment": host} if about.host else {})
     reasons: dict[str, str] = dict.fromkeys(("again", "head", "demonstrated", "uneven"), f"{name} is a world")
+    if about.rows_of_episode > 1:
+        reasons["stored"] = f"{name} has several seats, or chapters"
     if about.host:
         several = dict.fromkeys(("segment", "demonstrations"), f"{name} has several seats") if about.seats > 1 else {}
         return {**reasons, **several, "early": host, "compact": name}
-    reasons["stored"] = f"{name} is a world"
     if about.seats > 1 or about.rows == "chapters":
         reasons |= dict.fromkeys(("segment", "slots"), f"{name} has several seats, or chapters")
     return reasons | ({"compact": name} if about.seats > 1 else {})

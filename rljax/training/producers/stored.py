@@ -11,6 +11,7 @@ import numpy as np
 from rljax import types
 from rljax.algorithms import interpreter
 from rljax.data import stored_groups, stored_steps
+from rljax.environments import traits
 from rljax.models import actors
 from rljax.sampling import processors
 from rljax.training import phases
@@ -101,6 +102,7 @@ class Stored:
             "domain": zero,
             "index": of.astype(np.int32),
             "parts": {name: taken(x) for name, x in stored.parts.items()},
+            **{name: taken(x) for name, x in stored.said.items()},
         }
         if stored.version is not None:
             fields["version"] = np.where(used, taken(stored.version)[:, None], 0)
@@ -185,4 +187,5 @@ def reader(source: files.Stored, task: Any, tokenizer: Any, samples: int, newest
         parts=source.parts,
         megabytes=source.megabytes,
         newest=newest,
+        turns=not traits.traits(task).whole,
     )

@@ -46,7 +46,7 @@ def stored(
 
     Each step takes the next groups of a seeded shuffle of the file, and each epoch is shuffled anew. The column
     "behaviour_logp" holds log-probs of the completion's tokens; without it, an algorithm that reads them gets log-probs
-    of the policy at the start of the phase.
+    of the policy at the start of the phase. Of a world, "rows" are conversations (``data.rows.exchanges``).
 
     Args:
       file: a file, a pattern or a folder, as in ``data.rows.read``.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax import types
-from rljax.data import stored_groups
+from rljax.data import rows, stored_groups
 from rljax.run.reports import records
 from tests.run.producers.stored_rows_cases import BYTES, PAIRS, built, reader, write
 from tests.support import tiny
@@ -76,6 +76,64 @@ def test_the_rows_that_a_run_logs_are_read_token_by_token(tmp_path):
     np.testing.assert_array_equal(groups.reward.reshape(-1), rows.reward)
     texts = [tokenizer.decode(p.tolist()) for p in groups.prompt]
     assert texts == [setup.task.text(i, "train") for i in (5, 3)]
+
+
+@pytest.mark.full
+def test_conversations_that_a_run_logs_are_those_that_it_sampled(tmp_path):
+    """Who wrote which token, its turn, and what it was paid."""
+    made = tiny.program("reinforce()", task="maze(side=3, turns=4, walls=0.3)", seam__source="")
+    (step,) = made.steps
+    rows = jax.jit(step.producer.rollout)(step.begin(None, made.key), made.key)
+    rows = jax.device_get(rows)
+    path = write(tmp_path / "r.jsonl", records.rollouts(made, made.setups[-1], 1, rows))
+    replayed = tiny.program("awr()", task="maze(side=3, turns=4, walls=0.3)", seam__source=f"stored({path!r})")
+    stored = replayed.steps[0].producer
+    given = stored.of(np.arange(8), np.arange(8))
+    order = [int(np.flatnonzero((given.action.token == t).all(axis=1) & (given.context.token == c).all(axis=1))[0])
+             for t, c in zip(rows.action.token, rows.context.token, strict=True)]  # fmt: skip
+    for name in ("mask", "turn", "token_reward", "reward", "finish"):
+        expected = np.asarray(getattr(rows, name))
+        got = np.asarray(getattr(given, name))[order]
+        used = np.arange(expected.shape[-1]) < rows.action.length[:, None] if expected.ndim == 2 else True
+        np.testing.assert_allclose(np.where(used, got, 0), np.where(used, expected, 0), err_msg=name)
+    assert (rows.mask.sum(axis=1) < rows.action.length).any() and rows.turn.max() == 3
+
+
+CONVERSATION = {"prompt": "a", "token": [5, 6, 7], "mask": [1, 0, 1], "turn": [0, 1, 1], "reward": 1.0}
+
+
+def test_a_conversation_is_read_with_its_lists_and_a_bad_one_is_refused_by_name(tmp_path):
+    read = reader(samples=1, turns=True)
+    logged = {**CONVERSATION, "finish": "stop", "token_reward": [0, 0, 0.5]}
+    within = {k: v for k, v in CONVERSATION.items() if k not in ("mask", "turn")}
+    within["tokens"] = {"mask": 1, "turn": [0, 1, 1], "token_reward": -1}  # one number stands for equal ones
+    groups = read.read(write(tmp_path / "r.jsonl", [logged, within]))
+    assert groups.said["mask"][:, 0].tolist() == [[1, 0, 1, 0], [1, 1, 1, 0]]
+    assert groups.said["turn"][:, 0].tolist() == [[0, 1, 1, 0]] * 2
+    assert groups.said["token_reward"][:, 0].tolist() == [[0, 0, 0.5, 0], [-1, -1, -1, 0]]
+    assert groups.stopped.tolist() == [[True], [False]] and groups.at([1]).said["turn"].shape == (1, 1, 4)
+    for changed, message in (
+        ({"token": None, "completion": "bc"}, "no value in column 'token'"),
+        ({"mask": None}, "'mask' has None, expected a whole number"),
+        ({"mask": [1, 0]}, "'mask' has 2 numbers for the 3 tokens"),
+        ({"mask": [0, 0, 0]}, "'mask' has to be 1 where the policy wrote"),
+        ({"turn": [1, 0, 0]}, "'turn' falls"),
+        ({"token_reward": [0, 0, "1"]}, "'token_reward' has '1', expected a number"),
+    ):
+        with pytest.raises(ValueError, match=rf"bad\.jsonl:1: .*{message}"):
+            read.read(write(tmp_path / "bad.jsonl", [{**CONVERSATION, **changed}]))
+
+
+@pytest.mark.parametrize(
+    ("call", "task", "message"),
+    [
+        ("stored('pairs.jsonl', 'pairs')", "maze(side=3)", "of a world, files have conversations: kind 'rows'"),
+        ("stored('rows.jsonl')", "panel(arithmetic())", "one row for an episode, and .* has several seats"),
+    ],
+)
+def test_files_that_are_no_conversations_of_the_world_are_refused(call, task, message):
+    with pytest.raises(ValueError, match=message):
+        built("awr()", call, task=task)
 
 
 def test_long_rows_and_memory_are_bounded(tmp_path):
@@ -150,9 +208,9 @@ def test_a_bad_file_is_refused_before_device_work(content, message, tmp_path):
 
 def test_the_digest_is_that_of_the_content(tmp_path):
     path = write(tmp_path / "p.jsonl", PAIRS)
-    before = stored_groups.digest(path)
-    assert stored_groups.digest(path) == before
+    before = rows.digest(path)
+    assert rows.digest(path) == before
     write(tmp_path / "p.jsonl", PAIRS[:8])
-    assert stored_groups.digest(path) != before
+    assert rows.digest(path) != before
     (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "1", "chosen": "2", "rejected": "3"}\n'))
     assert len(reader("pairs").read(str(tmp_path / "p.jsonl.gz"))) == 1
