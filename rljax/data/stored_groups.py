@@ -145,6 +145,8 @@ class Reader:
         self._check_memory(file, source)
         kept, long, seen = [], [], {}
         for index, row in enumerate(source):
+            if self._lists and row.get("valid") is False:  # its world failed
+                continue
             try:
                 _check_id(row, index, seen, source)
                 group = self._pair(row) if self.kind == "pairs" else [self._row(row)]

@@ -107,7 +107,8 @@ def test_a_conversation_is_read_with_its_lists_and_a_bad_one_is_refused_by_name(
     logged = {**CONVERSATION, "finish": "stop", "token_reward": [0, 0, 0.5]}
     within = {k: v for k, v in CONVERSATION.items() if k not in ("mask", "turn")}
     within["tokens"] = {"mask": 1, "turn": [0, 1, 1], "token_reward": -1}  # one number stands for equal ones
-    groups = read.read(write(tmp_path / "r.jsonl", [logged, within]))
+    failed = {**CONVERSATION, "valid": False}
+    groups = read.read(write(tmp_path / "r.jsonl", [logged, failed, within]))
     assert groups.said["mask"][:, 0].tolist() == [[1, 0, 1, 0], [1, 1, 1, 0]]
     assert groups.said["turn"][:, 0].tolist() == [[0, 1, 1, 0]] * 2
     assert groups.said["token_reward"][:, 0].tolist() == [[0, 0, 0.5, 0], [-1, -1, -1, 0]]
