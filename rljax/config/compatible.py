@@ -151,20 +151,13 @@ def _inputs(phase: Phase) -> None:
     algorithm, task, name = phase.algorithm, phase.task, phase.name
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
     stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
-    refused = producers.refused(task)
-    if stored_rows is not None and "stored" in refused:
-        raise ValueError(f"{where}: {algorithm.source.spec} has one row for an episode, and {refused['stored']}.")
     _check_kind_of_rows(phase)
     if algorithm.source.relabel is not None and not hasattr(getattr(task, "rules", None), "relabel"):
-        raise ValueError(
-            f"{where}: {algorithm.source.spec} needs rules that relabel goals, and those of {task.name!r} do not."
-        )
-    about = traits.traits(task)
-    if stored_rows is not None and not about.whole and stored_rows.kind in ("pairs", "demonstrations"):
-        raise ValueError(f"{where}: {algorithm.source.spec}: of a world, files have conversations: kind 'rows'.")
-    supplied = about.supplies & ({"token_reward", "turns"} if stored_rows is not None else about.supplies)
-    reporter = f"task {task.name!r}" if stored_rows is None else stored_rows.spec
-    parts = task.parts if stored_rows is None else stored_rows.parts
+        spec = algorithm.source.spec
+        raise ValueError(f"{where}: {spec} needs rules that relabel goals, and those of {task.name!r} do not.")
+    supplied, reporter, parts = traits.traits(task).supplies, f"task {task.name!r}", task.parts
+    if stored_rows is not None:
+        supplied, reporter, parts = supplied & {"token_reward", "turns"}, stored_rows.spec, stored_rows.parts
     missing, unsupplied = inputs.missing_parts(algorithm, parts), inputs.unsupplied(algorithm, supplied)
     if missing:
         raise ValueError(f"{where} reads parts[{missing[0]!r}]; {reporter} reports {', '.join(parts) or 'none'}.")
@@ -186,11 +179,17 @@ def _check_kind_of_rows(phase: Phase) -> None:
     source = phase.algorithm.source
     if not isinstance(source, files.Stored):
         return
-    where = f"config.algorithm (phase {phase.name!r}): {source.spec} is a store of another kind of rows"
-    moves = traits.traits(phase.task).actions is not None
-    if (source.kind == "steps") != moves:
-        text = "a control world, whose steps source.recorded reads" if moves else "no control world: use source.stored"
-        raise ValueError(f"{where}: task {phase.task.name!r} is {text}.")
+    where, about = f"config.algorithm (phase {phase.name!r}): {source.spec}", traits.traits(phase.task)
+    if reason := producers.refused(phase.task).get("stored"):
+        raise ValueError(f"{where} has one row for an episode, and {reason}.")
+    if about.actions is not None:
+        fits, text = source.kind == "steps", "a control world, whose steps source.recorded reads"
+    elif source.kind == "steps":
+        fits, text = False, "no control world: use source.stored"
+    else:
+        fits, text = about.whole or source.kind == "rows", "a world, whose files have conversations: kind 'rows'"
+    if not fits:
+        raise ValueError(f"{where} is a store of another kind of rows: task {phase.task.name!r} is {text}.")
     if source.kind == "steps" and phase.settings.model.denoising.positions == "step":
         raise _wrong(phase, "model.denoising.positions", f"{source.spec} has whole actions. Set it to 'action'.")
 

@@ -128,7 +128,7 @@ def test_a_conversation_is_read_with_its_lists_and_a_bad_one_is_refused_by_name(
 @pytest.mark.parametrize(
     ("call", "task", "message"),
     [
-        ("stored('pairs.jsonl', 'pairs')", "maze(side=3)", "of a world, files have conversations: kind 'rows'"),
+        ("stored('pairs.jsonl', 'pairs')", "maze(side=3)", "is a world, whose files have conversations: kind 'rows'"),
         ("stored('rows.jsonl')", "panel(arithmetic())", "one row for an episode, and .* has several seats"),
     ],
 )
