@@ -13,7 +13,7 @@ from rljax.environments.control.shipped.quadrotor import Quadrotor
 from rljax.language import parse
 from tests.environments.control import flying
 
-NAMES = [name for name, place in environments.TASKS.items() if ".control." in place and name != "gymnax"]
+NAMES = [name for name, place in environments.TASKS.items() if ".control." in place and name not in ("brax", "gymnax")]
 SPLITS = ("train", "heldout")
 
 
