@@ -10,6 +10,7 @@ are those of the other topics. What a run gave is stored when it ends, so that t
 import argparse
 import dataclasses
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -163,7 +164,10 @@ def draw(results: Mapping[int, page.Results], file: pathlib.Path) -> None:
             ax.errorbar([*known], mean, [mean - low, high - mean], color=plots.COLORS[0], marker="o", capsize=3)
         ax.axhline(0, color=plots.GREY, linewidth=0.8)
         ax.set_xscale("log")
-        plots.decorate(ax, t.contrast.text, "parameters", f"{t.contrast.quantity}, points")
+        ax.set_xlim(0.5 * PARAMETERS[WIDTHS[0]], 2 * PARAMETERS[SHIPPED])
+        ax.set_xticks([*PARAMETERS.values()], [f"{size / 1e6:.2g}" for size in PARAMETERS.values()])
+        ax.minorticks_off()
+        plots.decorate(ax, textwrap.fill(t.contrast.text, 16), "million parameters", f"{t.contrast.quantity}, points")
     canvas.savefig(file, dpi=100)
 
 
