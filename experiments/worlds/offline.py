@@ -100,7 +100,7 @@ def main() -> None:
     file = given.out / "offline.json"
     results = seeds.resumed(file, size, range(size.seeds), lambda: lambda seed: run(size, seed))
     print(table(results))
-    curves = {name: [[tuple(point) for point in r[name]] for r in results] for name in ARMS}
+    curves = {name: [r[name] for r in results] for name in ARMS}
     seeds.draw(curves, "maze: held-out success", given.out / "offline.png", "step on stored episodes")
 
 

@@ -76,8 +76,8 @@ def arm(name: str, width: int) -> runs.Arm:
 def stored(width: int, folder: pathlib.Path) -> page.Results:
     """Return the runs of a width that have ended."""
     file = study.RESULTS if width == SHIPPED else folder / f"results_{width}.json"
-    found = runs.Runs(runs.Size(), file)
-    return page.Results(found.records, found.size)
+    ended = runs.Runs(runs.Size(), file)
+    return page.Results(ended.records, ended.size)
 
 
 # --- the page --------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def text(results: Mapping[int, page.Results]) -> str:
     names = [f"{PARAMETERS[width] / 1e6:.2g} million" for width in WIDTHS]
     lines += ["", f"| contrast | quantity | {' | '.join(names)} |", "| --- " * 5 + "|"]
     for contrast in (t.contrast for t in TRENDS):
-        found = [results[width].difference(contrast) for width in WIDTHS]
-        cells = ["not run yet" if x is None else arms.text(x) + f", {x.count} seeds" * (x.count < 5) for x in found]
+        gaps_of = [results[width].difference(contrast) for width in WIDTHS]
+        cells = ["not run yet" if x is None else arms.text(x) + f", {x.count} seeds" * (x.count < 5) for x in gaps_of]
         lines.append(f"| {contrast.text} | {contrast.quantity} | {' | '.join(cells)} |")
     lines += [
         "",
@@ -157,8 +157,8 @@ def draw(results: Mapping[int, page.Results], file: pathlib.Path) -> None:
     canvas = figure.Figure(figsize=(12, 3.4), layout="constrained")
     axes = canvas.subplots(1, len(TRENDS))
     for ax, t in zip(axes, TRENDS, strict=True):
-        found = {PARAMETERS[w]: results[w].difference(t.contrast) for w in WIDTHS}
-        known = {size: x for size, x in found.items() if x is not None}
+        at = {PARAMETERS[w]: results[w].difference(t.contrast) for w in WIDTHS}
+        known = {size: x for size, x in at.items() if x is not None}
         if known:
             mean, low, high = 100 * np.array([(x.mean, x.low, x.high) for x in known.values()]).T
             ax.errorbar([*known], mean, [mean - low, high - mean], color=plots.COLORS[0], marker="o", capsize=3)

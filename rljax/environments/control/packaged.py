@@ -3,14 +3,16 @@
 import dataclasses
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.environments.control import drawn
-from rljax.language import messages
+from rljax.environments.control import drawn, task
+from rljax.language import messages, settings
+from rljax.language.settings import setting
 
 
 def load(module: str, extra: str) -> Any:
@@ -46,7 +48,11 @@ def like(old: Any, new: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Packaged(drawn.Drawn):
-    """What such rules have in common; a state has ``seen``, what is observed, and a total may have a ``threshold``."""
+    """What such rules have in common; a state has ``seen``, what is observed."""
+
+    environment: str = setting("", "Name of the environment in the package.")
+    steps: settings.Size = setting(0, "The most steps of an episode; 0: the time limit of the environment.")
+    threshold: float | None = setting(None, "Total reward from which an episode is solved; None: no episode is.")
 
     def observe(self, state: Any) -> types.Array:
         """Return what is observed."""
@@ -54,5 +60,14 @@ class Packaged(drawn.Drawn):
 
     def solved(self, state: Any, total: types.Array) -> types.Array:
         """Return whether the total reaches the threshold."""
-        threshold: float | None = getattr(self, "threshold", None)
-        return total >= (math.inf if threshold is None else threshold)
+        return total >= (math.inf if self.threshold is None else self.threshold)
+
+
+def of(world: Any) -> Callable[..., task.ControlTask]:
+    """Return the constructor of a task; an absent package and a wrong name are errors there, not at the first step."""
+
+    def made(rules: Any) -> task.ControlTask:
+        _ = rules.actions
+        return task.ControlTask(rules)
+
+    return settings.constructor(made, world())

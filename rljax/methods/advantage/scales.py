@@ -44,10 +44,10 @@ def zscore_by_prompt(
         kept = (once > 0) & (number >= (new - window)[index])
         place = jnp.where(kept, (seen[index] + number) % window, window)  # the last one is none
         rewards, seen = rewards.at[index, place].set(reward.astype(rewards.dtype), mode="drop"), seen + new
-        last, own = rewards[index], (seen >= least)[index]
+        last, enough = rewards[index], (seen >= least)[index]
         filled = jax.vmap(lambda count: jnp.where(jnp.arange(window) < count, 1.0, 0.0))(seen[index])
         mean, std = (
-            jnp.where(own, jax.vmap(of)(last, filled), of(reward, once))[:, None]
+            jnp.where(enough, jax.vmap(of)(last, filled), of(reward, once))[:, None]
             for of in (ops.masked_mean, ops.masked_std)
         )
         out = normalise.scaled(normalise.current(r) - mean, std, epsilon)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.environments import Split
-from rljax.environments.control import drawn, packaged, rules, task
+from rljax.environments.control import drawn, packaged, rules
 from rljax.language import settings
 from rljax.language.settings import setting
 
@@ -27,7 +27,6 @@ class Brax(packaged.Packaged):
     environment: str = setting("inverted_pendulum", "Name of the environment in Brax.")
     physics: Literal["spring", "positional", "generalized", "mjx"] = setting("spring", "How the bodies are simulated.")
     steps: settings.Count = setting(1000, "The most steps of an episode.")
-    threshold: float | None = setting(None, "Total reward from which an episode is solved; None: no episode is.")
 
     name = "brax"
 
@@ -62,9 +61,4 @@ class Brax(packaged.Packaged):
             return library.get_environment(self.environment, backend=self.physics)
 
 
-def _task(world: Brax) -> task.ControlTask:
-    _ = world.actions  # an absent package and a wrong name are errors here, not at the first step
-    return task.ControlTask(world)
-
-
-brax = settings.constructor(_task, Brax())
+brax = packaged.of(Brax)

@@ -11,8 +11,7 @@ import numpy as np
 
 from rljax import types
 from rljax.environments import Split
-from rljax.environments.control import drawn, packaged, rules, task
-from rljax.language import settings
+from rljax.environments.control import drawn, packaged, rules
 from rljax.language.settings import setting
 
 _SEED = 37  # decides the first states; part of the world, not of a run
@@ -28,8 +27,6 @@ class Gymnax(packaged.Packaged):
     """
 
     environment: str = setting("CartPole-v1", "Name of the environment in gymnax.")
-    steps: settings.Size = setting(0, "The most steps of an episode; 0: the time limit of the environment.")
-    threshold: float | None = setting(None, "Total reward from which an episode is solved; None: no episode is.")
 
     name = "gymnax"
 
@@ -89,9 +86,4 @@ class Gymnax(packaged.Packaged):
         return low, high
 
 
-def _task(world: Gymnax) -> task.ControlTask:
-    _ = world.actions  # an absent package and a wrong name are errors here, not at the first step
-    return task.ControlTask(world)
-
-
-gymnax = settings.constructor(_task, Gymnax())
+gymnax = packaged.of(Gymnax)
