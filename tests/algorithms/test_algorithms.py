@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[dict, ...]] = {name: ({},) for name in algorithms.TABLE} 
     "deepseek_v32": ({}, {"delta": 0.03}),
     "critic_warmup": ({}, {"lam": 0.7, "expectile": 0.8}),
     "delethink": ({}, {"cap": 1.05}),
+    "digirl": ({}, {"episodes": 0.3}),
     "direct_reward_optimisation": ({"beta": 0.5},),
     "dppo": ({}, {"low": 0.03, "high": 0.03}),
     "dppo_kl": ({}, {"low": 0.002, "high": 0.002}),

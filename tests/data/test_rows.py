@@ -275,6 +275,7 @@ def grade(completion, reference):
     return float(completion.strip() == reference and reference != "3")
 
 
+@pytest.mark.full
 def test_reference_solutions_that_fail_are_named_and_counted(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"{i}+0=", "answer": str(i)}) for i in range(40)))

@@ -221,6 +221,7 @@ def content(store, folder):
     return {n.removeprefix(f"{folder}/") for n in store.names() if n.startswith(f"{folder}/")}
 
 
+@pytest.mark.full
 def test_a_move_or_removal_that_stops_anywhere_leaves_no_half_of_a_folder(store):
     names = ["state/d/a", "state/d/b", "record"]
     whole = {*names, storage.COMMITTED}

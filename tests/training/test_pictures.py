@@ -51,6 +51,7 @@ def update(of, rollout=None):
     return before, jax.device_get(state.params), jax.device_get(metrics)
 
 
+@pytest.mark.full
 def test_an_update_reads_pictures_and_moves_the_tower_and_records_hold_the_picture_of_each_group_once():
     of = program(log__rollout_rows=8)
     before, after, metrics = update(of)

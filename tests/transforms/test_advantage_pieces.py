@@ -300,6 +300,12 @@ def test_critics_by_hand():
     out = run(r, adv.step_value_difference(0.5))
     close(out.advantage, [[5 - 3 - 0.5 + 3 + 17] * 2 + [0, 0 - 5 - 0.5 + 14 + 14]])
     close(out.returns, [[17, 17, 0, 14]])
+    paid = {"value": [[1.0, 9], [5, 0], [0, 9]], "token_reward": [[0.0, 0], [0, 4], [3, 0]]}
+    r = record([[1, 1], [0, 1], [1, 0]], [2, 0, 0], advantage=[[1.0, 2], [0, 3], [4, 0]], **paid)  # 1, 4, 3 above V
+    close(get(r, adv.keep_above_value(0.5)), [[0, 0], [0, 3], [4, 0]])
+    together = r.replace(episode=jnp.array([0, 1, 1]))  # 1 above V, and 7
+    close(get(together, adv.keep_above_value(0.0)), [[0, 0], [0, 3], [4, 0]])
+    close(get(together, adv.keep_above_value(1.0)), r.advantage)
     r = record([[1, 1, 0]], [0], advantage=[[2.0, 4, 0]], ref_logp=[[-1.0, -2, 5]], raw_logp=[[-3.0, -2, 7]])
     close(run(r, adv.partition_target(10.0)).returns, [[31, 31, 0]])
     close(get(r, adv.partition_target(10.0)), r.advantage)

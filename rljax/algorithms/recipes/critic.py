@@ -140,7 +140,7 @@ def success_critics() -> list[types.Objective]:
 
 
 @recipe(task="maze()")
-def digirl(cost: float = 0.05, threshold: float = 0.0) -> Algorithm:
+def digirl(cost: float = 0.05, threshold: float = 0.0, episodes: Fraction = 1.0) -> Algorithm:
     """Fit the turns whose critic-based advantage is positive: filtered behavior cloning.
 
     DigiRL (arXiv 2406.11896): A = V(s') - V(s) - cost + r + Monte-Carlo return, kept where above ``threshold``. V is
@@ -150,12 +150,15 @@ def digirl(cost: float = 0.05, threshold: float = 0.0) -> Algorithm:
     Args:
       cost: charged to each turn, in units of the reward.
       threshold: advantage that a turn must exceed to be fitted.
+      episodes: share of the episodes that are fitted, those whose return is most above V of their first state; the
+        release has 0.1, and 1 is all.
     """
     return compose(
         advantage=[
             advantage.values(SUCCESS, "min"),
             advantage.step_value_difference(cost),
             advantage.binarise(threshold),
+            advantage.keep_above_value(episodes),
         ],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),

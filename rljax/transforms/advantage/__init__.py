@@ -13,7 +13,7 @@ from typing import Any
 
 from rljax import transforms
 from rljax.transforms.advantage.baseline import leave_one_out, part_baseline, role_baseline
-from rljax.transforms.advantage.credit import gae, step_value_difference, values
+from rljax.transforms.advantage.credit import gae, keep_above_value, step_value_difference, values
 from rljax.transforms.advantage.normalise import (
     binarise,
     center_by,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
+from rljax.transforms.advantage import normalise
 
 VALUE = types.Needs(value=True)
 TURNS = types.Needs(turns=True)
@@ -106,3 +107,18 @@ def step_value_difference(r, cost: types.Number = 0.05) -> tuple[types.Array, ty
     reward, value, first, spread = turn_numbers(r, 1.0)
     to_go = trajectories.reward_to_go(r, 1.0, reward, first)
     return spread(trajectories.gae(r, reward, value, first, 1.0, 0.0) + to_go) - cost, spread(to_go)
+
+
+@define.advantage(needs=VALUE)
+def keep_above_value(r, share: types.Fraction = 0.1) -> types.Array:
+    """Keep A in the ``share`` of the episodes whose return is most above V of their first state; 0 in the others.
+
+    Equal ones at the bound are all kept. Source: DigiRL (arXiv 2406.11896), the filter by the value of the instruction,
+    which is what the first state holds; there a network of its own, 0.1.
+    """
+    value = ops.given(r.value, "advantage.keep_above_value: the rollout has no value")
+    counted = trajectories.once(r, ops.valid_rows(r) * jnp.max(r.mask, axis=1))
+    first = trajectories.summed(r, counted * ops.row_sum(value, ops.first_token(r.mask))[:, 0])
+    above = trajectories.total(r) - first
+    bound = jnp.nanquantile(jnp.where(counted > 0, above, jnp.nan), 1.0 - share, method="higher")
+    return jnp.where((above >= bound)[:, None], normalise.current(r), 0.0)

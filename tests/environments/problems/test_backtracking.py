@@ -164,6 +164,7 @@ def test_steps_and_answers_by_hand():
     ] * 6
 
 
+@pytest.mark.full
 def test_problems_solutions_and_steps():
     task = cases.make("backtracking", dead_ends=(1, 2), step_reward=1.0, strict=True, completion_length=160)
     problems, texts, domains = pose(task, 128)

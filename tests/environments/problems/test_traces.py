@@ -170,6 +170,7 @@ def test_steps_and_answers_by_hand():
     assert lone.judge("a=3;b=a+4=7;a=a*2=6;b=b-a=4;") == ["right", "right", "branch", "right"]
 
 
+@pytest.mark.full
 def test_problems_solutions_and_steps():
     task, rng = (
         cases.make("traces", operations=(4, 5), step_reward=1.0, strict=True, completion_length=160),

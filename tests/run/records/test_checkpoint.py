@@ -210,7 +210,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.default_tier(2)
+@pytest.mark.default_tier(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_corrupt_newest_checkpoint_is_skipped_with_a_warning_and_replaced(tmp_path, fault):
     write(tmp_path, [10, 20, 30])

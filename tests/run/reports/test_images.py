@@ -106,6 +106,7 @@ def test_a_chain_that_ends_in_the_only_action_is_drawn_as_a_path():
         assert trajectories.picture(motion, 0, np.arange(count)).shape == (96, 256, 3)
 
 
+@pytest.mark.full
 def test_a_way_through_a_maze_is_drawn_over_its_walls():
     """Every wall between two cells, or around the maze, is where a point at the middle of a cell is stopped."""
     rules = point_maze.PointMaze(side=4)

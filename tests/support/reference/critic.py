@@ -248,9 +248,13 @@ def success_loss(d, target):
     return parts.token_mean(d, term)
 
 
-def digirl(d, threshold=0.0):
-    a = step_advantage(least(d))[0]
-    return parts.token_mean(d, policy_gradient(d, {k: float(x > threshold) for k, x in a.items()}))
+def digirl(d, threshold=0.0, episodes=1.0):
+    a, value = step_advantage(least(d))[0], least(d)["value"]
+    above = {i: parts.total(d, i) - value[i, ts[0]] for i, ts in parts.rows(d) if ts}
+    ranked = sorted(above.values(), reverse=True)
+    bound = ranked[int((len(ranked) - 1) * episodes + 1e-9)]
+    kept = {k: float(x > threshold and above[k[0]] >= bound) for k, x in a.items()}
+    return parts.token_mean(d, policy_gradient(d, kept))
 
 
 def digirl_critic(d):
