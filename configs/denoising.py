@@ -10,8 +10,9 @@ is a step, so that each has a ratio of its own. A group is 8 chains for one prom
 along it. The methods differ by the algorithm and by settings of the chain, ``config.model.denoising``:
 ``configs/denoising.py:flow_grpo`` is the default. ``:ddpo``, ``:dance_grpo``, ``:b2_diffurl``, ``:rlcm`` and ``:pi_rl``
 earn 1.7 to 1.8 and solve nothing: without a penalty they leave the ring (``experiments/denoising``; the second and the
-third with all steps and all branches). ``:dppo``, which trains two steps of ten, learns little. Of
-``:flow_grpo_fast``, with noise in three steps, no score was measured.
+third with all steps and all branches). ``:dppo``, whose last two steps have a network of their own and are trained,
+learns little: return 0.1, pass@1 9.8 %. ``:flow_grpo_fast``, with noise in three steps, goes from pass@1 1.6 % to
+25.2 %, greedy from 0 to 73 %, return 1.0 (seed 0 each).
 """
 
 import rljax

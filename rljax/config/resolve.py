@@ -305,7 +305,8 @@ def traced(config: schema.ConfigDict, phase: Phase, values: Mapping[str, Any]) -
     Args:
       config: the config of the phase.
       phase: from ``run``.
-      values: scalars by field: arguments of calls in the algorithm, its seams or the optimizer, and settings.
+      values: arrays by field: arguments of calls in the algorithm, its seams or the optimizer, ``[n]`` for a tuple of n
+        numbers, and scalars of settings.
 
     Returns:
       The phase, with algorithm, optimizers and settings of these numbers.
@@ -319,7 +320,7 @@ def traced(config: schema.ConfigDict, phase: Phase, values: Mapping[str, Any]) -
         path = field.split(".")
         of_phase = path[0] == "phase"
         if files.call(config, field) != field:
-            named[f"traced_{number}"] = value
+            named[f"traced_{number}"] = tuple(value) if value.ndim else value
             files.override(config, field, parse.Name(f"traced_{number}"))
         elif of_phase and path[1] == phase.name:
             chosen = _with(chosen, path[2:], value)

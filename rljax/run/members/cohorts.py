@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import algorithms, types
 from rljax.config import files, resolve
@@ -21,6 +22,9 @@ from rljax.run.members import sweep
 _SETTINGS = ("sampler.temperature", "learner.clip_norm")  # of a run or a phase, beside arguments of calls
 _CALLS = ("algorithm", "optimizer", "seam")  # fields whose calls are made anew from traced numbers
 _NUMBER = re.compile(r"-?\b\d+(\.\d*)?(e-?\d+)?\b")
+
+Number = float | tuple[float, ...]
+"""Of an argument, or the numbers of one, such as the weights of ``mixed``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Cohort:
     """
 
     runs: tuple[sweep.Run, ...]
-    traced: dict[str, tuple[float, ...]]
+    traced: dict[str, tuple[Number, ...]]
     structural: tuple[str, ...]
 
     def describe(self) -> str:
@@ -64,7 +68,7 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
         groups[_structure(run, candidates)].append(run)
     cohorts = []
     for group in groups.values():
-        differ = {f: tuple(float(run.fields[f]) for run in group) for f in candidates}
+        differ = {f: tuple(_number(run.fields[f]) for run in group) for f in candidates}
         traced = {f: values for f, values in differ.items() if len(set(values)) > 1}
         others = [f for f in fields if f not in ("seed", "checkpoint.init", *traced) and f in group[0].fields]
         cohorts.append(Cohort(tuple(group), traced, tuple(f"{f}={group[0].fields[f]}" for f in others)))
@@ -75,7 +79,13 @@ def _traceable(run: sweep.Run, field: str) -> bool:
     """Return whether the value that a run sets may be a traced number, as far as its type and its place say."""
     value = run.fields.get(field)
     called = files.call(run.config, field) != field and _place(field).startswith(_CALLS)
-    return isinstance(value, int | float) and not isinstance(value, bool) and (called or _place(field) in _SETTINGS)
+    numbers = value if isinstance(value, tuple) and value and called else (value,)
+    all_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
+    return all_numbers and (called or _place(field) in _SETTINGS)
+
+
+def _number(value: Any) -> Number:
+    return tuple(map(float, value)) if isinstance(value, tuple) else float(value)
 
 
 def _builds(run: sweep.Run, field: str) -> bool:
@@ -86,7 +96,7 @@ def _builds(run: sweep.Run, field: str) -> bool:
             resolve.traced(run.config, phase, {field: value})
         return value
 
-    return not fails(build, jax.ShapeDtypeStruct((), jnp.float32))
+    return not fails(build, jax.ShapeDtypeStruct(np.shape(run.fields[field]), jnp.float32))
 
 
 def fails(function: Callable[..., Any], *shapes: Any) -> bool:
@@ -113,7 +123,9 @@ def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
     pieces = ""
     for field in candidates:
         off = _place(field) in _SETTINGS and run.fields[field] == 0  # such as no clipping
-        files.override(config, field, 0.0 if off else 1.0)  # a mark in place of the number
+        mark = 0.0 if off else 1.0
+        count = np.size(run.fields[field])
+        files.override(config, field, (mark,) * count if isinstance(run.fields[field], tuple) else mark)
     if candidates:
         described = "\n".join(algorithms.describe(phase.algorithm) for phase in run.resolved.phases)
         pieces = _NUMBER.sub("#", described)

@@ -4,7 +4,7 @@
 
     config = rljax.get_config("quickstart")
     config.task = "arithmetic(operands=2, digits=(1, 2, 3), noise=0.25)"  # three domains
-    result = mixtures.search(config, mixtures.design(3), "runs/mixture")
+    result = mixtures.search(config, mixtures.design(3), "runs/mixture", candidates=65536)
 
 The surrogate of MoDoMoDo (arXiv 2505.24871, from memory) is quadratic in the weights. On the simplex of K weights its
 general form is Scheffe's polynomial (Experiments with Mixtures, 1958), which has K (K + 1) / 2 coefficients and no
@@ -27,6 +27,7 @@ from rljax.data import storage
 from rljax.run import loop
 from rljax.run.members import many, population, sweep
 
+WEIGHTS = "seam.source.weights"
 _WORD = "mixtures"
 _LARGEST = 1_000_000  # mixtures that the maximum is searched among
 
@@ -100,6 +101,7 @@ def search(
     workdir: str | os.PathLike[str],
     *,
     parts: int = 20,
+    candidates: int = 0,
     score: Callable[[loop.Result], float] = population.accuracy,
     progress: bool = True,
 ) -> Found:
@@ -112,6 +114,7 @@ def search(
       weights: of the runs that the surrogate is fitted to; those of a run are divided by their sum.
       workdir: folder of the runs, and of ``mixtures.json``, which has weights, scores and the surrogate.
       parts: the maximum is searched among mixtures of multiples of 1 / parts.
+      candidates: prompts that are drawn from, see ``source.mixed``; 0: all of the task.
       score: of a result; the larger, the better.
       progress: as in ``train_many``.
 
@@ -126,18 +129,20 @@ def search(
         raise ValueError(f"{_WORD}: weights={weights}: expected mixtures, such as those of mixtures.design")
     mixtures, folder = [_normalized(w, len(weights[0])) for w in weights], storage.path(workdir)
     fit(mixtures, [0.0] * len(mixtures))  # refuses too few before any run
-    candidates = simplex(len(mixtures[0]), parts)
-    runs = many.train_many(config, [_fields(w) for w in mixtures], folder / "fitted", progress=progress)
+    every = simplex(len(mixtures[0]), parts)
+    config = config.copy_and_resolve_references()
+    config.seam.source = f"mixed(weights={mixtures[0]!r}, candidates={candidates})"
+    runs = many.train_many(config, [{WEIGHTS: w} for w in mixtures], folder / "fitted", progress=progress)
     done = [(w, float(score(run.result))) for w, run in zip(mixtures, runs, strict=True) if run.result is not None]
     if len(done) < len(runs):
         failure = next(run.failure for run in runs if run.result is None)
         raise ValueError(f"{_WORD}: {len(runs) - len(done)} of {len(runs)} runs failed; the first: {failure}")
     coefficients = fit(mixtures, [s for _, s in done])
-    values = features(candidates) @ coefficients
+    values = features(every) @ coefficients
     place = int(np.argmax(values))
-    chosen, predicted = candidates[place], float(values[place])
+    chosen, predicted = every[place], float(values[place])
     errors = features(mixtures) @ coefficients - [s for _, s in done]
-    [best] = many.train_many(config, [_fields(chosen)], folder / "chosen", progress=progress)
+    [best] = many.train_many(config, [{WEIGHTS: chosen}], folder / "chosen", progress=progress)
     record = {
         "runs": [{"weights": w, "score": s} for w, s in done],
         "coefficients": coefficients.tolist(),
@@ -155,7 +160,3 @@ def _normalized(weights: Sequence[float], domains: int) -> Weights:
     if len(weights) != domains or min(weights, default=-1.0) < 0 or not 0 < sum(weights) < math.inf:
         raise ValueError(f"{_WORD}: weights={tuple(weights)}: expected {domains} numbers from 0 on, not all 0")
     return tuple(w / sum(weights) for w in weights)
-
-
-def _fields(weights: Weights) -> sweep.Fields:
-    return {"seam.source": f"mixed({weights!r})"}

@@ -185,7 +185,7 @@ class Programs:
         def of(x: Any) -> Any:
             return jax.ShapeDtypeStruct((size, *x.shape), x.dtype, sharding=members.sharding(self.mesh))
 
-        values = {field: of(np.zeros((), np.float32)) for field in self.cohort.traced}
+        values = {field: of(np.asarray(x[0], np.float32)) for field, x in self.cohort.traced.items()}
         return jax.tree.map(of, self.program.steps[number].shape), of(self.program.key), values
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.agents import agents
+from experiments.curriculum import mixtures
 from experiments.denoising import study as denoising
 from experiments.distillation import teacher
 from experiments.hints import hints
@@ -41,6 +42,28 @@ def test_the_page_of_the_offline_study_compares_the_arms_of_each_seed():
     assert rows["base"][0].startswith("25.0") and rows["base"][1] == "" and rows["base"][2].startswith("-20.0")
     assert rows["grpo"][1].startswith("20.0") and rows["grpo"][2] == ""
     assert rows["dpo"][1].startswith("10.0") and rows["dpo"][2].startswith("-10.0")
+
+
+def test_the_page_of_mixtures_compares_arms_by_seed_and_draws_the_surrogate(tmp_path):
+    weights = [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.5, 0.5, 0.0), (0.5, 0.0, 0.5), (0.0, 0.5, 0.5)]
+    ends = {"equal parts": 0.5, "best that ran": 0.6, "chosen": 0.7}
+    results = [
+        {
+            "runs": [{"weights": w, "score": 0.5 + w[2] / 4 - w[0] * w[1]} for w in weights],
+            "predicted": 0.65 - shift,
+            "base": [0.2] * 4,
+            "arms": {name: {"weights": (0.5, 0.3, 0.2), "ended": [x + shift] * 4} for name, x in ends.items()},
+        }
+        for shift in (0.0, 0.1)
+    ]
+    text = mixtures.table(results)
+    rows = cells(text.partition("\n\n")[0])
+    assert rows["chosen"][0] == "0.50, 0.30, 0.20" and rows["chosen"][1].startswith("75.0")
+    assert rows["chosen minus equal parts"][1].startswith("20.0")
+    assert rows["chosen minus best that ran"][1].startswith("10.0")
+    assert "off by 15.0 points" in text  # 0.65 and 0.7, 0.55 and 0.8
+    mixtures.draw(results, tmp_path / "mixtures.png")
+    assert (tmp_path / "mixtures.png").stat().st_size
 
 
 @pytest.mark.parametrize("name", agents.CONTRASTS)

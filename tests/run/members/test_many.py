@@ -118,6 +118,14 @@ def test_the_ends_of_a_schedule_are_numbers():
         planned(tiny.config("w_reinforce(positive=0.1)"), {"algorithm.positive.end": [0.1]})
 
 
+def test_tuples_of_equally_many_numbers_are_numbers():
+    c = config()
+    c.phase.main.seam.source = "mixed(weights=(0.5, 0.5))"
+    (cohort,) = planned(c, {"phase.main.seam.source.weights": [(1, 0), (0.5, 0.5)]})
+    assert [*cohort.traced.values()] == [((1.0, 0.0), (0.5, 0.5))]
+    assert len(planned(c, {"phase.main.seam.source.weights": [(1, 0), (0.2, 0.3, 0.5)]})) == 2
+
+
 def test_bad_requests_are_refused_before_anything_runs():
     for fields, message in (
         ({"seed": [1, 1]}, "the same run"),
