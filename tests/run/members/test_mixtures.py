@@ -52,7 +52,7 @@ def test_a_search_trains_on_the_mixture_of_the_largest_value(tmp_path):
     )
 
     def score(result):
-        easy = float(re.search(r"mixed\(\(([\d.]+)", str(result.program.config.seam.source)).group(1))
+        easy = float(re.search(r"weights=\(([\d.]+)", str(result.program.config.seam.source)).group(1))
         return 1.0 - (easy - 0.3) ** 2
 
     def searched():
