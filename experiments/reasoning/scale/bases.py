@@ -13,7 +13,10 @@ import pathlib
 import rljax
 
 FACTORS = {64: 3, 128: 1}  # of the steps, by width
-DIGESTS = {128: "e3676fd320b1201c98224ca2b467ee62ef8982b06d581fd5b422ca96fbc70b00"}  # SHA-256 of those that are here
+DIGESTS = {  # SHA-256 of those that are here
+    64: "fc945d222be6cbba4a21743e0a9156a7217496f71a5f2c455782617893d98e08",
+    128: "e3676fd320b1201c98224ca2b467ee62ef8982b06d581fd5b422ca96fbc70b00",
+}
 FOLDER = pathlib.Path(__file__).parent.resolve()
 
 
