@@ -369,7 +369,7 @@ class Source:
     again: Again | None = None
     select: Callable[[Rollout, Tree, int, Key], tuple[Rollout, Tree]] = lambda rows, pool, count, key: (rows, pool)
     observe: Callable[[Tree, Metrics], Tree] = lambda state, metrics: state
-    relabel: Callable[..., Rollout] | None = None  # (chosen rows, ``Rules.relabel``, key): rows with other goals
+    relabel: Callable[..., Rollout] | None = None  # (chosen rows, task, key): rows with other goals
     in_flight: Callable[[Tree], Tree] = lambda pool: pool  # {"rows", "free"} of a source with segments
     seam: str = ""
     spec: str = ""

@@ -152,7 +152,7 @@ def _inputs(phase: Phase) -> None:
     where = f"config.algorithm (phase {name!r}): {algorithm.spec}"
     stored_rows = algorithm.source if isinstance(algorithm.source, files.Stored) else None
     _check_kind_of_rows(phase)
-    if algorithm.source.relabel is not None and not hasattr(getattr(task, "rules", None), "relabel"):
+    if algorithm.source.relabel is not None and not getattr(task, "goals", False):
         spec = algorithm.source.spec
         raise ValueError(f"{where}: {spec} needs rules that relabel goals, and those of {task.name!r} do not.")
     supplied, reporter, parts = traits.traits(task).supplies, f"task {task.name!r}", task.parts

@@ -290,7 +290,7 @@ class Setup:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source, about = self.algorithm.source, traits.traits(self.task)
         whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
-        whole &= about.alike and about.actions is None and not self.phase.edited
+        whole &= about.alike and about.actions is None and not self.phase.edited and source.relabel is None
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def whole(self, trees: Mapping[str, types.Tree], module: str) -> types.Tree:

@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
+import jax
+import jax.numpy as jnp
+
 from rljax import types
 from rljax.environments import Split
 from rljax.environments.control.rules import Actions, Rules
@@ -62,6 +65,32 @@ class ControlTask:
     def text(self, index: int, split: Split) -> str:
         """Return problem ``index`` as a line of text."""
         return self.rules.text(index % self.size(split), split)
+
+    @property
+    def goals(self) -> bool:
+        """Whether rows can be given other goals."""
+        return hasattr(self.rules, "relabel")
+
+    def relabelled(self, rollout: types.Rollout, drawn: types.Array) -> tuple[types.Rollout, types.Array]:
+        """Return rows whose goals are where one of their states is; ``worlds.goals.relabelled`` for trajectories."""
+        motion, mask, rows = rollout.motion, rollout.mask, jnp.arange(rollout.reward.size)
+        assert motion is not None
+        length = jnp.sum(mask, axis=1).astype(jnp.int32)
+        place = 1 + jnp.floor(drawn * length).astype(jnp.int32)  # behind a step
+        reached = motion.observation[rows, jnp.minimum(place, length)]
+        after = jnp.concatenate([motion.observation[:, 1:], motion.observation[:, -1:]], axis=1)
+        every = jax.vmap(jax.vmap(self.rules.relabel, (0, 0, None)))  # pyright: ignore[reportAttributeAccessIssue]
+        seen, moved = every(motion.observation, after, reached)
+        arrived = moved.done & (mask > 0)
+        before = jnp.cumsum(arrived, axis=1) - arrived > 0
+        finish = jnp.where(jnp.any(arrived, axis=1), int(types.Finish.STOP), int(types.Finish.LENGTH))
+        new = rollout.replace(
+            mask=jnp.where(before, 0.0, mask),
+            token_reward=jnp.where(before, 0.0, moved.reward * mask),
+            motion=motion.replace(observation=seen),
+            finish=finish.astype(jnp.int32),
+        )
+        return new, length > 0
 
     def begin(self, index: types.Array, split: Split) -> Any:
         """Return the state at the start of problem ``index``, a scalar, which wraps around."""

@@ -30,6 +30,7 @@ another one writes. Opponents that are part of the world have no seat.
 ``rules.py``           worlds of characters: the protocol ``Rules``, and ``Answer``
 ``text.py``            ``TextWorld``: a world of tokens from rules of characters; its constructor, ``of``
 ``tokens.py``          ``TokenWorld``: defaults of worlds of tokens, and their pieces of text
+``goals.py``           rows of a world with goals, as if they had been others
 ``demonstrations.py``  episodes in which the world's expert writes every turn
 ``shipped/``           worlds that ship: each a file, which nothing in the frame imports
 ``single.py``          ``from_task``: a device task as a world of one turn

@@ -33,7 +33,12 @@ class Answer(flax.struct.PyTreeNode):
 
 
 class Rules(Protocol):
-    """The rules of a world; sizes are in characters, without the end of a turn. A frozen dataclass."""
+    """The rules of a world; sizes are in characters, without the end of a turn. A frozen dataclass.
+
+    Where an episode has a goal, rules of one seat may have ``aimed(start, reached) -> start, possible``: the start of
+    the problem whose goal is what the state ``reached`` has, and whether there is one to train on. The problem is then
+    a function of its index alone, and replies say nothing of the goal before it is reached.
+    """
 
     @property
     def name(self) -> str:

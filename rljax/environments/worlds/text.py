@@ -11,8 +11,8 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split, characters, written
 from rljax.environments import worlds as contract
+from rljax.environments.worlds import goals, rules, tokens
 from rljax.environments.worlds import reply as reply_lib
-from rljax.environments.worlds import rules, tokens
 from rljax.language import errors, settings
 from rljax.language.settings import setting
 
@@ -110,6 +110,15 @@ class TextWorld(written.Written, tokens.Derived):
         code = self.rules.expert(state, seat, key)[None]
         token, mask = characters.demonstration(code, self.turn_length, self.bound, self.ids)
         return token[0], mask[0]
+
+    @property
+    def goals(self) -> bool:
+        """Whether rows can be given other goals."""
+        return hasattr(self.rules, "aimed") and self.rows == "conversation" and self.seats == 1
+
+    def relabelled(self, rollout: types.Rollout, drawn: types.Array) -> tuple[types.Rollout, types.Array]:
+        """Return rows with other goals, see ``goals.relabelled``."""
+        return goals.relabelled(self, rollout, drawn)
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` of seat 0 as text."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods.source import store
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -48,36 +48,20 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
 
 @define.source
 def hindsight(share: types.Fraction = 0.8) -> types.Source:
-    """Put other goals into a ``share`` of the rows of a control world with goals: states that they reached later.
+    """Put other goals into a ``share`` of the rows of a world with goals: states that they reached later.
 
-    The goal of such a row is where one of its states is, all equally likely; the world says what would have been
-    observed and paid (``Rules.relabel``). The row ends where it arrives, and else it is cut, with ``finish`` LENGTH.
-    ``on_policy`` is then 0. After ``replay``, whose memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) |
-    hindsight()``. Hindsight experience replay (arXiv 1707.01495), strategy "future", where each step has a goal of its
-    own, of the rest of the episode; here the steps of a row share one.
+    The goal of such a row is where one of its states is, after any of its steps or turns, all equally likely; the world
+    says what would have been read and paid (``Rules.relabel`` of control, ``Rules.aimed`` of texts). The row ends where
+    it arrives; a trajectory that does not is cut, with ``finish`` LENGTH. ``on_policy`` is then 0. After ``replay``,
+    whose memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) | hindsight()``. Hindsight experience replay
+    (arXiv 1707.01495), strategy "future", where each step has a goal of its own, of the rest of the episode; here the
+    steps of a row share one.
     """
 
-    def relabel(rollout: types.Rollout, rules: Callable[..., Any], key: types.Key) -> types.Rollout:
-        motion: Any = ops.given(rollout.motion, "source.hindsight: the rows have no motion")
-        rows, mask = jnp.arange(rollout.reward.size), rollout.mask
-        length = jnp.sum(mask, axis=1).astype(jnp.int32)
+    def relabel(rollout: types.Rollout, task: Any, key: types.Key) -> types.Rollout:
         drawn = jax.random.uniform(key, (2, rollout.reward.size))
-        chosen = (drawn[0] < share) & (length > 0)
-        place = 1 + jnp.floor(drawn[1] * length).astype(jnp.int32)  # behind a step
-        reached = motion.observation[rows, jnp.minimum(place, length)]
-        after = jnp.concatenate([motion.observation[:, 1:], motion.observation[:, -1:]], axis=1)
-        every = jax.vmap(jax.vmap(rules, (0, 0, None)))
-        seen, moved = every(motion.observation, after, reached)
-        arrived = moved.done & (mask > 0)
-        before = jnp.cumsum(arrived, axis=1) - arrived > 0
-        finish = jnp.where(jnp.any(arrived, axis=1), int(types.Finish.STOP), int(types.Finish.LENGTH))
-        new = groups.stale(rollout).replace(
-            mask=jnp.where(before, 0.0, mask),
-            token_reward=jnp.where(before, 0.0, moved.reward * mask),
-            motion=motion.replace(observation=seen),
-            finish=finish.astype(jnp.int32),
-        )
-        return groups.put(chosen, new, rollout)
+        new, possible = task.relabelled(rollout, drawn[1])
+        return groups.put((drawn[0] < share) & possible, groups.stale(new), rollout)
 
     return types.Source(relabel=relabel, off_policy=True)
 

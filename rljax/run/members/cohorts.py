@@ -1,8 +1,8 @@
 """Cohorts: runs of a sweep that one program computes, since they differ in their seed and in traced numbers alone.
 
 A number, or a tuple of them, can be traced if Python does not read it: a learning rate, a clip, a coefficient, a
-temperature, the end of a schedule. Whatever else differs (text, whole numbers, a coefficient of 0 that leaves its piece out) is structural: its
-values are programs of their own.
+temperature, the end of a schedule. Whatever else differs (text, whole numbers, a coefficient of 0 that leaves its piece
+out) is structural: its values are programs of their own.
 """
 
 import collections

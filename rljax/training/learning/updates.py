@@ -280,8 +280,7 @@ def _selected(
     def select(rollout: types.Rollout) -> tuple[types.Rollout, types.Tree]:
         rollout, pool = source.select(rollout, state.pool, setup.rows, jax.random.fold_in(key, 0))
         if source.relabel is not None:
-            rules: Any = getattr(setup.task, "rules", None)
-            rollout = source.relabel(rollout, rules.relabel, jax.random.fold_in(key, _GOALS))
+            rollout = source.relabel(rollout, setup.task, jax.random.fold_in(key, _GOALS))
         return rollout, pool
 
     pool = state.pool

@@ -21,8 +21,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     Returns ``count`` of the scored rows, whole groups, and observes them all: it updates the statistics in the pool.
     If any piece has ``grouped`` False, all select after the rollout transforms, so that ``advantage`` comes from whole
     groups, and may return any rows, in any number of each.
-``relabel(rollout, rules, key) -> rollout``
-    Puts other goals into the chosen rows of a control world; ``rules`` is its ``relabel``. No pool keeps these rows.
+``relabel(rollout, task, key) -> rollout``
+    Puts other goals into the chosen rows of a world with ``goals``, by its ``relabelled``. No pool keeps these rows.
 ``observe(pool, metrics) -> pool``
     Ends the step.
 

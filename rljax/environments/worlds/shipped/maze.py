@@ -120,8 +120,7 @@ class Maze:
         cell = jnp.arange(count)
         ways = self.ways(draws[0])
         start = jax.random.randint(draws[1], (), 0, count)
-        place = jnp.arange(1, 4 * count + 1).reshape(ways.shape)
-        held = (jnp.sum(jnp.where(ways, place, 0)) + start + cell) % _HELD == 0
+        held = self._held(ways, start)
         allowed = (held if split == "heldout" else ~held) & (cell != start)
         goal = rules.draw(draws[2], allowed)
         free = (cell != start) & (cell != goal)
@@ -195,6 +194,23 @@ class Maze:
             letters.append(jnp.where(walks, jnp.asarray(characters.codes(_MOVES))[direction], 0))
             cell = jnp.where(walks, cell + self.offsets[direction], cell)
         return jnp.stack(letters)
+
+    @property
+    def aimed(self) -> Any:
+        """Return what makes a cell the goal, unless it is the start or makes a held-out problem; not with objects."""
+        if self.objects or self.pixels:
+            raise AttributeError("aimed")
+
+        def aimed(start: Any, reached: Any) -> tuple[Any, types.Array]:
+            cell = reached["cell"]
+            return start | {"goal": cell}, (cell != start["start"]) & ~self._held(start["ways"], start["start"])[cell]
+
+        return aimed
+
+    def _held(self, ways: types.Array, start: types.Array) -> types.Array:
+        """Return which goals make a problem a held-out one, ``[cells]`` bool."""
+        place = jnp.arange(1, ways.size + 1).reshape(ways.shape)
+        return (jnp.sum(jnp.where(ways, place, 0)) + start + jnp.arange(len(ways))) % _HELD == 0
 
     @property
     def offsets(self) -> types.Array:
