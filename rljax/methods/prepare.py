@@ -113,6 +113,18 @@ def reject(
     return divergence_within(r, r.proximal_logp, estimator, low, high, level)
 
 
+@define.prepare(needs=types.Needs(fixed_proximal=True))
+def perplexity_within(r, s, low: types.Positive = 1 / 0.95, high: types.Positive = 2.0) -> types.Array:
+    """Drop rows of earlier steps whose perplexity under the policy, exp(-mean log pi), is not in [low, high].
+
+    What the policy writes anyway teaches it nothing, and what it would not write misleads it. Source: WebRL (arXiv
+    2411.02337), replay of successes.
+    """
+    proximal = ops.given(r.proximal_logp, "perplexity_within: the rollout has no proximal_logp")
+    perplexity = jnp.exp(-ops.row_mean(proximal, r.mask))
+    return (trajectories.on_policy(r)[:, None] > 0) | ((perplexity >= low) & (perplexity <= high))
+
+
 def divergence_within(
     r: types.Rollout, proximal: types.Array | None, estimator: str, low: Any, high: Any, level: str
 ) -> types.Array:

@@ -152,6 +152,10 @@ def test_prepare_pieces_take_rows_and_tokens_out_of_the_mask():
     r = one_row([1, 1, 0, 1], behaviour_logp=[-1.0, -1.0, -1.0, -1.0], proximal_logp=proximal)
     out = apply(prepare.reject("k2", high=0.5), r, None)
     np.testing.assert_array_equal(out.mask, [[1, 0, 0, 0]])
+    rows = np.log([[0.25, 1.0], [0.25, 0.5], [1.0, 0.99], [0.1, 0.1]])  # perplexities 2, 2.8, 1.005, 10
+    r = record(np.ones((4, 2)), (0,) * 4, (0,) * 4, proximal_logp=floats(rows), on_policy=floats([0, 0, 0, 1]))
+    out = apply(prepare.perplexity_within(high=2.01), r, None)
+    np.testing.assert_array_equal(out.mask, [[1, 1], [0, 0], [0, 0], [1, 1]])
 
 
 def test_weights_multiply_the_terms_before_them_and_are_constants():
