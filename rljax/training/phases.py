@@ -86,8 +86,8 @@ class Phase:
     @property
     def edited(self) -> bool:
         """Whether rows of a group may be trained under several prompts."""
-        again = self.algorithm.source.again
-        return again is not None and not again.plain
+        source = self.algorithm.source
+        return source.relabel is not None or (source.again is not None and not source.again.plain)
 
     @property
     def read(self) -> dict[str, types.Needs]:
@@ -290,7 +290,7 @@ class Setup:
         """Return how many adjacent rows of ``rows`` share a prompt that is computed once; 0: none."""
         source, about = self.algorithm.source, traits.traits(self.task)
         whole = source.origin != "demonstrations" and rows % self.samples == 0 and not source.uneven and source.grouped
-        whole &= about.alike and about.actions is None and not self.phase.edited and source.relabel is None
+        whole &= about.alike and about.actions is None and not self.phase.edited
         return self.samples if self.learner.share_prompt and whole and self.samples > 1 else 0
 
     def whole(self, trees: Mapping[str, types.Tree], module: str) -> types.Tree:

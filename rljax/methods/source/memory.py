@@ -52,8 +52,9 @@ def hindsight(share: types.Fraction = 0.8) -> types.Source:
 
     The goal of such a row is where one of its states is, after any of its steps or turns, all equally likely; the world
     says what would have been read and paid (``Rules.relabel`` of control, ``Rules.aimed`` of texts). The row ends where
-    it arrives; a trajectory that does not is cut, with ``finish`` LENGTH. ``on_policy`` is then 0. After ``replay``,
-    whose memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) | hindsight()``. Hindsight experience replay
+    it arrives; a trajectory that does not is cut, with ``finish`` LENGTH. ``on_policy`` is then 0, and log-probs at
+    sampling are still those with the true goal, which ``sac`` and other critics do not read. After ``replay``, whose
+    memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) | hindsight()``. Hindsight experience replay
     (arXiv 1707.01495), strategy "future", where each step has a goal of its own, of the rest of the episode; here the
     steps of a row share one.
     """
