@@ -11,8 +11,9 @@ from rljax import types
 from rljax.data import tokenizers
 from rljax.environments import Split, characters, written
 from rljax.environments import worlds as contract
-from rljax.environments.worlds import goals, rules, tokens
+from rljax.environments.worlds import goals as goals_lib
 from rljax.environments.worlds import reply as reply_lib
+from rljax.environments.worlds import rules, tokens
 from rljax.language import errors, settings
 from rljax.language.settings import setting
 
@@ -118,7 +119,7 @@ class TextWorld(written.Written, tokens.Derived):
 
     def relabelled(self, rollout: types.Rollout, drawn: types.Array) -> tuple[types.Rollout, types.Array]:
         """Return rows with other goals, see ``goals.relabelled``."""
-        return goals.relabelled(self, rollout, drawn)
+        return goals_lib.relabelled(self, rollout, drawn)
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` of seat 0 as text."""
