@@ -1,6 +1,8 @@
 """Are critics of turns worth it on a maze? ``digirl`` against ``filtered_cloning``, ``archer`` against ``turn_ppo``.
 
-python -m experiments.worlds.critics [--only digirl archer] [--choose]
+And ``digirl`` with its filter of episodes against ``digirl`` without it.
+
+python -m experiments.worlds.critics [--only digirl digirl_filter archer] [--choose]
 """
 
 import dataclasses
@@ -11,7 +13,7 @@ from experiments.worlds import seeds
 
 TASK = "maze(side=3, turns=4, walls=0.3)"
 # the paper's critics learn at twice the rate of its policy, in 50 passes where it takes one
-CALLS = {"archer": "archer(critic_optimizer='adam(learning_rate=1e-3)')"}
+CALLS = {"archer": "archer(critic_optimizer='adam(learning_rate=1e-3)')", "digirl_filter": "digirl(episodes=0.1)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,9 @@ class Contrast:
 
 CONTRASTS = {
     "digirl": Contrast(("filtered_cloning", 1e-3), ("digirl", 1e-3), seeds.Size(5, clone=16, steps=120, prompts=256)),
+    "digirl_filter": Contrast(
+        ("digirl", 1e-3), ("digirl_filter", 1e-3), seeds.Size(5, clone=16, steps=120, prompts=256)
+    ),
     "archer": Contrast(
         ("turn_ppo", 3e-4),
         ("archer", 1e-4),
@@ -41,7 +46,7 @@ def build(contrast: Contrast, size: seeds.Size):
     c = seeds.config(size, TASK, {name: CALLS.get(name, f"{name}()") for name, _ in pairs}, 0.0)
     for name, rate in pairs:
         c.phase[name].optimizer = f"adamw(learning_rate={rate}, weight_decay=0.0)"
-    if contrast.treated[0] == "digirl":
+    if contrast.treated[0].startswith("digirl"):
         c.module.value_2 = rljax.module(weights="random")
     else:
         for name in ("q", "q_2", "value", "value_2"):
