@@ -157,13 +157,14 @@ def draw(results: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         ax.annotate(f"{100 * mean:.1f}", place, xytext=(6, 5), textcoords="offset points", fontsize=9)
     chosen = np.array([r["arms"]["chosen"]["weights"] for r in results]) @ corners
     ax.scatter(*chosen.T, color=plots.COLORS[1], marker="x", zorder=4, label="chosen, each seed")
-    for corner, digits in zip(corners, DIGITS, strict=True):
-        ax.annotate(
-            f"{digits} digit{'s' * (digits > 1)}", corner, xytext=(0, -16), textcoords="offset points", ha="center"
-        )
+    ax.plot(*corners[[0, 1, 2, 0]].T, color=plots.GREY, linewidth=0.8)
+    for corner, digits, below in zip(corners, DIGITS, (-18, -18, 18), strict=True):
+        name = f"{digits} digit{'s' * (digits > 1)}"
+        ax.annotate(name, corner, xytext=(0, below), textcoords="offset points", ha="center", va="center")
+    ax.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.0), aspect="equal")
     ax.set_axis_off()
     ax.set_title("held-out pass@1 against the mixture, %, and its surrogate", fontsize=10)
-    ax.legend(frameon=False, fontsize=9, loc="upper left")
+    canvas.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     canvas.savefig(path, dpi=100)
 
 
