@@ -185,6 +185,9 @@ def test_conversations_with_other_goals_are_those_that_plain_python_plays():
     """Of the same turns, with the problem that the new prompt shows, which is no held-out one."""
     (world, before), make = conversations(), world_oracles.ORACLES["maze"][1]
     after = jax.jit(lambda key: memory.hindsight(0.8).relabel(before, world, key))(jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, after.context.token, before.context.token)  # as it was sampled
+    read, real = before.context.training
+    before = before.replace(context=before.context.replace(train_token=read, train_mask=real))
     changed = np.asarray(after.on_policy) == 0
     assert 8 < changed.sum() < len(changed)
     earlier = 0
@@ -192,8 +195,8 @@ def test_conversations_with_other_goals_are_those_that_plain_python_plays():
         if not changed[row]:
             jax.tree.map(lambda x, y, row=row: np.testing.assert_array_equal(x[row], y[row]), after, before)
             continue
-        shown = np.asarray(after.context.mask[row]) > 0
-        text = world.tokenizer.decode(np.asarray(after.context.token[row])[shown])
+        shown = np.asarray(after.context.train_mask[row]) > 0
+        text = world.tokenizer.decode(np.asarray(after.context.train_token[row])[shown])
         old = world.tokenizer.decode(np.asarray(before.context.token[row])[np.asarray(before.context.mask[row]) > 0])
         assert text[:3] == old[:3] and text[5:] == old[5:]  # start and map
         oracle, done = make(text, world, ()), False

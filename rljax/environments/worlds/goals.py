@@ -22,7 +22,8 @@ def relabelled(world: Any, rollout: types.Rollout, drawn: Array) -> tuple[types.
       drawn: ``[B]`` float32 in [0, 1), after which of a row's turns.
 
     Returns:
-      The rows, with prompts, rewards, outcomes and ends of the other goals; ``[B]`` bool, False where there is none.
+      The rows, with training prompts, rewards, outcomes and ends of the other goals; ``[B]`` bool, False where there is
+      none.
     """
     action, turn, context = rollout.action, rollout.turn, rollout.context
     assert action is not None and turn is not None and context is not None and rollout.index is not None
@@ -63,7 +64,7 @@ def relabelled(world: Any, rollout: types.Rollout, drawn: Array) -> tuple[types.
 
     new, possible = jax.vmap(one)(rollout.index, action.token, rollout.mask, turn, drawn)
     rows = rollout.replace(
-        context=context.replace(token=new["token"], mask=new["shown"]),
+        context=context.replace(train_token=new["token"], train_mask=new["shown"]),
         mask=new["mask"],
         token_reward=new["paid"],
         outcome=new["outcome"],

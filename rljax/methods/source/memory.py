@@ -53,14 +53,17 @@ def hindsight(share: types.Fraction = 0.8) -> types.Source:
     The goal of such a row is where one of its states is, after any of its steps or turns, all equally likely; the world
     says what would have been read and paid (``Rules.relabel`` of control, ``Rules.aimed`` of texts). The row ends where
     it arrives; a trajectory that does not is cut, with ``finish`` LENGTH. ``on_policy`` is then 0, and log-probs at
-    sampling are still those with the true goal, which ``sac`` and other critics do not read. After ``replay``, whose
-    memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) | hindsight()``. Hindsight experience replay
+    sampling stay those with the true goal: of a text, those under the prompt it was sampled under. After ``replay``,
+    whose memory keeps the true goals: ``unrolled(50) | replay(1.0, 100) | hindsight()``. Hindsight experience replay
     (arXiv 1707.01495), strategy "future", where each step has a goal of its own, of the rest of the episode; here the
     steps of a row share one.
     """
 
     def relabel(rollout: types.Rollout, task: Any, key: types.Key) -> types.Rollout:
-        drawn = jax.random.uniform(key, (2, rollout.reward.size))
+        drawn, context = jax.random.uniform(key, (2, rollout.reward.size)), rollout.context
+        if context is not None:  # the others are trained under their own prompt
+            token, mask = context.training
+            rollout = rollout.replace(context=context.replace(train_token=token, train_mask=mask))
         new, possible = task.relabelled(rollout, drawn[1])
         return groups.put((drawn[0] < share) & possible, groups.stale(new), rollout)
 
