@@ -23,7 +23,11 @@ from rljax.transforms import modules, ops, ratio, reduce, surrogate
 from tests.support import batch
 
 KEY = jax.random.key(0)
-OTHERS = {("mastered_token_mask", "entropy"): {"probability": 0.1}, ("by_sign", "of"): {"positive": 2.0}}
+OTHERS = {
+    ("perplexity_within", "low"): {"high": 1000.0},
+    ("mastered_token_mask", "entropy"): {"probability": 0.1},
+    ("by_sign", "of"): {"positive": 2.0},
+}
 OTHERS |= {("mastered_token_mask", "probability"): {"entropy": 3.0}}
 OTHERS |= {("exact_kl", "alpha"): {"divergence": "alpha"}, ("f_divergence", "alpha"): {"divergence": "alpha"}}
 NUMBERS = (30.0, 1.0, 0.0, 0.01, -5.0, 3.0, 0.5)
