@@ -98,18 +98,17 @@ def one(size: Size, seed: int) -> dict[str, Any]:
         c = config(size, "clone", "main")
         c.seed, c.checkpoint.init = seed, f"{base.workdir}@clone"
         given = mixtures.design(len(DIGITS))
-        found = mixtures.search(c, given, f"{folder}/search", candidates=CANDIDATES, score=score, progress=False)
-        scores = [score(run.result) for run in found.runs if run.result is not None]
-        arms = {"equal parts": UNIFORM, "best that ran": given[int(np.argmax(scores))], "chosen": found.weights}
+        result = mixtures.search(c, given, f"{folder}/search", candidates=CANDIDATES, score=score, progress=False)
+        scores = [score(run.result) for run in result.runs if run.result is not None]
+        arms = {"equal parts": UNIFORM, "best that ran": given[int(np.argmax(scores))], "chosen": result.weights}
         c.seed = 100 + seed
         every = sorted({*arms.values()})
-        c.seam.source = f"mixed(weights={UNIFORM}, candidates={CANDIDATES})"
-        runs = rljax.train_many(c, [{mixtures.WEIGHTS: w} for w in every], f"{folder}/arms", progress=False)
+        runs = mixtures.train(c, every, f"{folder}/arms", candidates=CANDIDATES, progress=False)
         of = dict(zip(every, runs, strict=True))
         out = {
             "runs": [{"weights": w, "score": s} for w, s in zip(given, scores, strict=True)],
-            "predicted": found.predicted,
-            "errors": found.errors,
+            "predicted": result.predicted,
+            "errors": result.errors,
             "base": ended(base, size),
             "arms": {name: {"weights": w, "ended": ended(of[w], size)} for name, w in arms.items()},
         }

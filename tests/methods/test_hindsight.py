@@ -142,7 +142,7 @@ def conversations():
     step = jax.jit(lambda state, token, mask: world.step(state, zero, token, mask, key))
     n, wide = 24, world.completion_length
     token, mask, turn = (np.zeros((n, wide), kind) for kind in (np.int32, np.float32, np.int32))
-    paid, end, contexts = np.zeros((n, wide), np.float32), np.zeros(n, np.int32), []
+    paid, contexts = np.zeros((n, wide), np.float32), []
     for row in range(n):
         state, place = begin(row), 0
         contexts.append(jax.device_get(prompt(state)))
@@ -152,20 +152,19 @@ def conversations():
             padded = np.pad(ids, (0, world.turn_length - len(ids)))
             state, reply = step(state, padded, (np.arange(len(padded)) < len(ids)).astype(np.float32))
             over = bool(reply.done) or number == world.max_turns - 1
-            told = np.asarray(reply.token[0])[(np.asarray(reply.mask[0]) > 0) & (not over)]
-            for part, own in ((ids, 1.0), (told, 0.0)):
+            answer = np.asarray(reply.token[0])[(np.asarray(reply.mask[0]) > 0) & (not over)]
+            for part, own in ((ids, 1.0), (answer, 0.0)):
                 where = slice(place, place + len(part))
                 token[row, where], mask[row, where], turn[row, where] = part, own, number
                 place += len(part)
-            paid[row, place - len(told) - 1] = reply.reward[0]
+            paid[row, place - len(answer) - 1] = reply.reward[0]
             if over:
-                end[row] = int(types.Finish.STOP)
                 break
     read, shown = (np.stack(x) for x in zip(*contexts, strict=True))
     zero = np.zeros(n, np.int32)
     fields = {"mask": mask, "reward": np.zeros(n, np.float32), "group": zero, "token_reward": paid, "turn": turn}
     fields |= {
-        "finish": end,
+        "finish": np.full(n, int(types.Finish.STOP), np.int32),
         "on_policy": np.ones(n, np.float32),
         "outcome": zero,
         "index": np.arange(n, dtype=np.int32),

@@ -14,7 +14,7 @@ def relabelled(world: Any, rollout: types.Rollout, drawn: Array) -> tuple[types.
     """Return rows with other goals: what their episodes had reached after one of their turns.
 
     The turns of a row are played again from the start of its problem, with its goal and then with the other one. Up to
-    the turn that arrives there the replies are those of the row, and what follows is masked.
+    the turn that arrives there the row's replies stay as they are, and what follows is masked.
 
     Args:
       world: of one seat, whose rules have ``aimed``; see ``rules.Rules``.

@@ -68,7 +68,7 @@ def plan(runs: Sequence[sweep.Run], structural: Sequence[str] = ()) -> list[Coho
         groups[_structure(run, candidates)].append(run)
     cohorts = []
     for group in groups.values():
-        differ = {f: tuple(_number(run.fields[f]) for run in group) for f in candidates}
+        differ = {f: tuple(jax.tree.map(float, run.fields[f]) for run in group) for f in candidates}
         traced = {f: values for f, values in differ.items() if len(set(values)) > 1}
         others = [f for f in fields if f not in ("seed", "checkpoint.init", *traced) and f in group[0].fields]
         cohorts.append(Cohort(tuple(group), traced, tuple(f"{f}={group[0].fields[f]}" for f in others)))
@@ -82,10 +82,6 @@ def _traceable(run: sweep.Run, field: str) -> bool:
     numbers = value if isinstance(value, tuple) and value and called else (value,)
     all_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
     return all_numbers and (called or _place(field) in _SETTINGS)
-
-
-def _number(value: Any) -> Number:
-    return tuple(map(float, value)) if isinstance(value, tuple) else float(value)
 
 
 def _builds(run: sweep.Run, field: str) -> bool:
@@ -123,9 +119,8 @@ def _structure(run: sweep.Run, candidates: Sequence[str]) -> str:
     pieces = ""
     for field in candidates:
         off = _place(field) in _SETTINGS and run.fields[field] == 0  # such as no clipping
-        mark = 0.0 if off else 1.0
-        count = np.size(run.fields[field])
-        files.override(config, field, (mark,) * count if isinstance(run.fields[field], tuple) else mark)
+        mark = jax.tree.map(lambda _, off=off: 0.0 if off else 1.0, run.fields[field])  # in place of the numbers
+        files.override(config, field, mark)
     if candidates:
         described = "\n".join(algorithms.describe(phase.algorithm) for phase in run.resolved.phases)
         pieces = _NUMBER.sub("#", described)

@@ -27,7 +27,6 @@ from rljax.data import storage
 from rljax.run import loop
 from rljax.run.members import many, population, sweep
 
-WEIGHTS = "seam.source.weights"
 _WORD = "mixtures"
 _LARGEST = 1_000_000  # mixtures that the maximum is searched among
 
@@ -130,9 +129,7 @@ def search(
     mixtures, folder = [_normalized(w, len(weights[0])) for w in weights], storage.path(workdir)
     fit(mixtures, [0.0] * len(mixtures))  # refuses too few before any run
     every = simplex(len(mixtures[0]), parts)
-    config = config.copy_and_resolve_references()
-    config.seam.source = f"mixed(weights={mixtures[0]!r}, candidates={candidates})"
-    runs = many.train_many(config, [{WEIGHTS: w} for w in mixtures], folder / "fitted", progress=progress)
+    runs = train(config, mixtures, folder / "fitted", candidates=candidates, progress=progress)
     done = [(w, float(score(run.result))) for w, run in zip(mixtures, runs, strict=True) if run.result is not None]
     if len(done) < len(runs):
         failure = next(run.failure for run in runs if run.result is None)
@@ -142,7 +139,7 @@ def search(
     place = int(np.argmax(values))
     chosen, predicted = every[place], float(values[place])
     errors = features(mixtures) @ coefficients - [s for _, s in done]
-    [best] = many.train_many(config, [{WEIGHTS: chosen}], folder / "chosen", progress=progress)
+    [best] = train(config, [chosen], folder / "chosen", candidates=candidates, progress=progress)
     record = {
         "runs": [{"weights": w, "score": s} for w, s in done],
         "coefficients": coefficients.tolist(),
@@ -154,6 +151,20 @@ def search(
     }
     storage.write(folder / "mixtures.json", json.dumps(record, indent=1) + "\n")
     return Found(chosen, predicted, tuple(map(float, errors)), tuple(runs), best)
+
+
+def train(
+    config: schema.ConfigDict,
+    weights: Sequence[Weights],
+    workdir: str | os.PathLike[str],
+    *,
+    candidates: int = 0,
+    progress: bool = True,
+) -> list[sweep.Run]:
+    """Train on each mixture, all in one program; arguments as in ``search``, weights that sum to 1."""
+    config = config.copy_and_resolve_references()
+    config.seam.source = f"mixed(weights={weights[0]!r}, candidates={candidates})"
+    return many.train_many(config, [{"seam.source.weights": w} for w in weights], workdir, progress=progress)
 
 
 def _normalized(weights: Sequence[float], domains: int) -> Weights:
