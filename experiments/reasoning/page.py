@@ -135,11 +135,11 @@ class Results:
         first, second, base = self.of(claim.first), self.of(claim.second), self.of("base")
         values: tuple[dict[Hashable, float], dict[Hashable, float]] = {}, {}
         for seed in sorted(first.keys() & second.keys() & base.keys()):
-            if claim.quantity in first[seed].get("curves", {}):
-                ends = tuple(r["curves"][claim.quantity][-1] for r in (first[seed], second[seed]))
-            elif claim.second == "base":
+            if claim.second == "base":
                 path = self.path(claim.first, seed, claim.quantity)
                 ends = path[-1][1], path[0][1]
+            elif claim.quantity in first[seed]["curves"]:
+                ends = tuple(r["curves"][claim.quantity][-1] for r in (first[seed], second[seed]))
             else:
                 along = claim.matched or "kl"
                 paths = [self.path(arm, seed, claim.quantity, along) for arm in (claim.first, claim.second)]

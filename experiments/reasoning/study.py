@@ -19,6 +19,9 @@ from experiments.reasoning.runs import Arm
 W, PASS, STEPS, BONUS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps", "entropy bonus"
 ONE, FEW, SOURCE = "1 problem", "16 problems", "experiments.reasoning.one_example.pieces.few"
 FORKS, REST = "20 % of tokens", "the other 80 %"
+FOUR, SEQUENCE, EASY, FIXED = "GRPO, 4 updates", "GSPO, 4 updates", "2 to 4 operations", "Dr.GRPO"
+UPDATES = {"learner": {"minibatches": 4}}
+SHALLOW = "reasoning(names='letters', modulus=11, operations=(2, 4), distractors=1, wording='formula', strict=True)"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -32,6 +35,10 @@ ARMS = {
     FEW: Arm("grpo(kl=0.0)", fields={"seam": {"source": f"{SOURCE}(16)"}}),
     FORKS: Arm("grpo(kl=0.0)", fields={"seam": {"weight": "+ high_entropy(0.2)"}}),
     REST: Arm("grpo(kl=0.0)", fields={"seam": {"weight": "+ experiments.forking_tokens.pieces.low_entropy(0.8)"}}),
+    FOUR: Arm("grpo(kl=0.0)", fields=UPDATES),
+    SEQUENCE: Arm("gspo()", fields=UPDATES),
+    EASY: Arm("grpo(kl=0.0)", fields={"task": SHALLOW}),
+    FIXED: Arm("dr_grpo()"),
 }
 
 TOPICS = {
@@ -110,6 +117,36 @@ TOPICS = {
             Claim(f"At equal KL, {FORKS} have a higher pass@64 than GRPO", FORKS, "GRPO", "pass@64", matched="kl"),
             Claim(f"{FORKS} end with more entropy than GRPO", FORKS, "GRPO", "entropy"),
             Claim(f"After equally many samples, {REST} have a lower pass@1", REST, "GRPO", "pass@1", below=True),
+        ),
+    ),
+    "gspo": Topic(
+        ("GRPO", FOUR, SEQUENCE),
+        (
+            Claim("After equally many samples, GSPO has a higher pass@1 than GRPO", SEQUENCE, FOUR, "pass@1"),
+            Claim("At equal KL, GSPO has a higher pass@1 than GRPO", SEQUENCE, FOUR, "pass@1", matched="kl"),
+            Claim("At equal KL, GSPO has a higher pass@64 than GRPO", SEQUENCE, FOUR, "pass@64", matched="kl"),
+            Claim("GSPO clips more tokens than GRPO", SEQUENCE, FOUR, "clipped"),
+            Claim("GSPO ends with more entropy than GRPO", SEQUENCE, FOUR, "entropy"),
+            Claim("GRPO with 4 updates has a higher pass@1 than with 1", FOUR, "GRPO", "pass@1"),
+        ),
+    ),
+    "depth": Topic(
+        ("GRPO", EASY),
+        (
+            Claim(f"RL on {EASY} raises pass@1 of 6", EASY, "base", "pass@1"),
+            Claim("After equally many samples, it has a lower pass@1", EASY, "GRPO", "pass@1", below=True),
+            Claim(f"RL on {EASY} raises pass@256 of 6", EASY, "base", "pass@256"),
+            Claim("At equal KL, it has a lower pass@1", EASY, "GRPO", "pass@1", below=True, matched="kl"),
+            Claim("At equal KL, it has a lower pass@64", EASY, "GRPO", "pass@64", below=True, matched="kl"),
+        ),
+    ),
+    "dr_grpo": Topic(
+        ("GRPO", FIXED),
+        (
+            Claim("Completions end shorter with Dr.GRPO than with GRPO", FIXED, "GRPO", "length", below=True),
+            Claim("After equally many samples, Dr.GRPO has a higher pass@1", FIXED, "GRPO", "pass@1"),
+            Claim("At equal KL, Dr.GRPO has a higher pass@1", FIXED, "GRPO", "pass@1", matched="kl"),
+            Claim("At equal KL, Dr.GRPO has a higher pass@64", FIXED, "GRPO", "pass@64", matched="kl"),
         ),
     ),
 }
