@@ -331,6 +331,7 @@ class Problems:
     encode: Callable[[str], list[int]]
     shuffled: Callable[[Array], Array]  # a permutation of the indices, the same in the whole run
     rows: int = 1  # of an episode, which are adjacent in a batch
+    parameters: Callable[[Array], Array] | None = None  # index [n] -> [n, K] float32 in [0, 1], traceable
 
 
 @dataclasses.dataclass(frozen=True)

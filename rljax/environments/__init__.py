@@ -61,7 +61,9 @@ class Task(Protocol):
     A task whose prompts are of several kinds may report them: an attribute ``domains``, how many there are; a method
     ``domain(index, split)``, from ``[n]`` int32 to the domain of each prompt, ``[n]`` int32 in [0, domains), traceable,
     of host tasks too; and ``domain_names``, a text for each. The domain becomes ``Rollout.domain``, unless a world or a
-    verdict writes its own; metrics are split by it, and some sources draw by it (``transforms.source.domains``).
+    verdict writes its own; metrics are split by it, and some sources draw by it (``transforms.source.domains``). One
+    whose prompts differ by K numbers may report them: a method ``parameters(index, split)``, ``[n, K]`` float32 in
+    [0, 1], traceable, which ``alp_gmm`` draws by.
     """
 
     @property

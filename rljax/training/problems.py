@@ -12,7 +12,9 @@ _CANDIDATES = 8  # stream of the root key
 
 def of(setup: phases.Setup, key: types.Key) -> types.Problems:
     """Return the training prompts as the source sees them; ``key`` is the run's root key."""
-    domain = None if setup.stored is not None else getattr(setup.task, "domain", None)
+    domain, parameters = (
+        None if setup.stored is not None else getattr(setup.task, name, None) for name in ("domain", "parameters")
+    )
     tokenizer, size = getattr(setup.task, "tokenizer", None), setup.size
 
     def encode(text: str) -> list[int]:
@@ -30,4 +32,5 @@ def of(setup: phases.Setup, key: types.Key) -> types.Problems:
         encode=encode,
         shuffled=lambda index: shuffle.permute(index, size, jax.random.bits(jax.random.fold_in(key, _CANDIDATES))),
         rows=setup.rows_of_episode,
+        parameters=None if parameters is None else lambda index: parameters(index, "train"),
     )

@@ -39,13 +39,13 @@ class Moved(flax.struct.PyTreeNode):
 class Rules(Protocol):
     """A system. Its constructor is a frozen dataclass whose fields are settings (``language.settings``).
 
-    It may have ``domains``, ``domain(index, split)`` and ``domain_names`` as a ``Task`` has them; ``expert(state)``,
-    the action of a demonstration; with ``Discrete`` actions ``legal(state)``, ``[count]`` bool: what is allowed; and
-    where an episode has a goal, ``relabel(observation, following, reached) -> observation, Moved``: what would have
-    been observed, and paid for the step to ``following`` ``[O]``, if the goal were where ``reached`` ``[O]`` is. One
-    that is a map has ``plan(index, split, observation) -> (lines, path, goal)`` for reports: lines ``[n, 2, 2]`` from
-    point to point, the way through ``observation`` ``[T, O]``, ``[T, 2]``, and a place ``[2]``, in a unit square whose
-    y goes down.
+    It may have ``domains``, ``domain(index, split)``, ``domain_names`` and ``parameters(index, split)`` as a ``Task``
+    has them; ``expert(state)``, the action of a demonstration; with ``Discrete`` actions ``legal(state)``, ``[count]``
+    bool: what is allowed; and where an episode has a goal, ``relabel(observation, following, reached) -> observation,
+    Moved``: what would have been observed, and paid for the step to ``following`` ``[O]``, if the goal were where
+    ``reached`` ``[O]`` is. One that is a map has ``plan(index, split, observation) -> (lines, path, goal)`` for
+    reports: lines ``[n, 2, 2]`` from point to point, the way through ``observation`` ``[T, O]``, ``[T, 2]``, and a
+    place ``[2]``, in a unit square whose y goes down.
     """
 
     name: str

@@ -25,8 +25,8 @@ class ControlTask:
     prompt_length: ClassVar[int] = 0
 
     def __getattr__(self, name: str) -> Any:
-        """Return ``domains``, ``domain``, ``domain_names`` and ``expert`` of rules that have them."""
-        if name.startswith("domain") or name == "expert":
+        """Return ``domains``, ``domain``, ``domain_names``, ``parameters`` and ``expert`` of rules that have them."""
+        if name.startswith("domain") or name in ("parameters", "expert"):
             return getattr(self.rules, name)
         raise AttributeError(name)
 

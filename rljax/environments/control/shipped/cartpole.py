@@ -30,6 +30,8 @@ class Cartpole(drawn.Drawn):
     by default of one number; ``heldout_`` intervals replace them in the held-out split and do not overlap them
     (contextual reinforcement learning, arXiv 2110.02102). Without any the splits differ in first states alone.
 
+    The context's place in the intervals is the ``parameters`` of a problem.
+
     Observed are position / 2.4 m, speed / 2 m/s, angle / 12 degrees and angular speed / 2 rad/s; with ``shown`` also
     the context, as multiples of the standard physics. First states are uniform in [-0.05, 0.05], in m and radians. An
     episode of at least 95 % of the steps is solved: 475 of 500.
@@ -74,6 +76,21 @@ class Cartpole(drawn.Drawn):
         """Return the bands of problems ``[n]``."""
         length = jax.vmap(lambda one: self.begin(one, split)["context"][0])(index % self.size(split))
         return jnp.searchsorted(jnp.asarray(self._edges()[1:-1], jnp.float32), length).astype(jnp.int32)
+
+    @property
+    def parameters(self) -> Any:
+        """Return the function of the context's place in its intervals, of those with a width; absent without any."""
+        ends = np.array([self._interval(name, "train") for name in _STANDARD], np.float32)
+        wide = ends[:, 0] < ends[:, 1]
+        if not wide.any():
+            raise AttributeError("parameters")
+
+        def scaled(index: types.Array, split: Split) -> types.Array:
+            context = jax.vmap(lambda one: self.begin(one, split)["context"])(index % self.size(split))
+            low, high = ends[wide].T
+            return jnp.clip((context[:, wide] - low) / (high - low), 0.0, 1.0)
+
+        return scaled
 
     def begin(self, index: types.Array, split: Split) -> Any:
         """Draw the context, ``[4]``, and position, speed, angle and angular speed, ``[4]``."""
