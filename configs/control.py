@@ -33,6 +33,7 @@ SAC      -157     -1569   -1470   -1615
 
 import rljax
 
+LEVELS = "length=(0.05, 2.0), cart=(1.0, 400.0), gravity=(1.0, 60.0)"  # the motor is too weak for most of them
 # task, episodes at a time, steps of a window, discount, factor of rewards, updates
 TASKS = {
     "cartpole": ("cartpole()", 16, 128, 0.99, 0.05, 200),
@@ -42,6 +43,7 @@ TASKS = {
     "mountain_car": ("mountain_car()", 64, 128, 0.999, 0.1, 300),
     "point_maze": ("point_maze(side=4, reward='shaped')", 64, 50, 0.99, 1.0, 300),
     "quadrotor": ("quadrotor()", 64, 50, 0.99, 1.0, 300),
+    "levels": (f"cartpole({LEVELS}, shown=True, horizon=200)", 16, 200, 0.99, 0.05, 480),
     "lqr": ("lqr(horizon=100, noise=0.3)", 1024, 100, 0.95, 0.1, 300),
 }
 SAC = "unrolled(4) | replay(1.0, 1500)", "sac(alpha=dual_entropy(-2.0, 0.1, 0.01), gamma=0.95)"  # of the pendulum
@@ -80,6 +82,10 @@ def get_config(arg: str = "cartpole"):
     config.phase.main = rljax.phase(
         steps=steps, optimizer=f"adam(learning_rate=linear_schedule(1e-3, 0.0, {steps * 32}))", evaluate="result"
     )
+    if arg == "levels":  # whole episodes, so that a problem's reward is that of its row
+        config.seam.source = "alp_gmm()"
+        config.learner.epochs = 4
+        config.phase.main.optimizer = "adam(learning_rate=1e-3)"
     if arg == "lqr":  # with lam=1 the critic is a baseline, and its error no bias
         config.algorithm = f"ppo(gamma={gamma}, lam=1.0, kl=0.0, value_clip=None)"
         config.model.mlp.update({"layers": 0, "normalise": False})

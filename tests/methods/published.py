@@ -72,8 +72,8 @@ def run(name, least=2, most=40):
         state = warm.begin(state, built.key)
         for _ in range(least):
             state, _ = warm.fused(state, built.key)
-    start = None if before else policy(METHODS[name].get("task", tiny.config().task))
-    state = step.begin(state, built.key, None if before else {"policy": jax.tree.map(jnp.asarray, start)})
+    start = None if before or "config" in METHODS[name] else policy(METHODS[name].get("task", tiny.config().task))
+    state = step.begin(state, built.key, start and {"policy": jax.tree.map(jnp.asarray, start)})
     assert step.fused is not None
     acted, moved = 0.0, 0.0
     for taken in range(1, most + 1):

@@ -123,9 +123,9 @@ def alp(
     p_d = random / D + (1 - random) L_d / sum L, with L_d <- learning_rate |m_d - m'_d| + (1 - learning_rate) L_d where
     the step had rows of domain d, m_d their mean reward and m'_d the mean at the domain's last visit. L is 0 at first;
     D domains are equally likely while all are 0. Source: ALP-GMM (arXiv 1910.07224), with a random share of 0.2; there
-    the progress of an episode is measured against its nearest neighbour in a space of continuous parameters, and a
-    Gaussian mixture is fitted to the last episodes. Domains, that is buckets of difficulty, stand in its place here,
-    and a moving average in place of the window.
+    the progress of an episode is measured against its nearest neighbour in a space of continuous parameters, as in
+    ``alp_gmm``. Domains, that is buckets of difficulty, stand in its place here, and a moving average in place of the
+    window.
 
     Args:
       learning_rate: weight of the step in the moving average.

@@ -49,8 +49,11 @@ def alp_gmm(
       candidates: prompts that are drawn from; 0: all.
 
     Raises:
-      ValueError: the task has no ``parameters``, or fewer candidates than a step has prompts.
+      ValueError: ``window`` is below ``most``, the task has no ``parameters``, or there are fewer candidates than
+        prompts of a step.
     """
+    if window < most:
+        raise ValueError(f"alp_gmm: window={window} prompts are fewer than most={most} Gaussians")
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         if problems.parameters is None:
@@ -77,7 +80,7 @@ def alp_gmm(
         wanted = jnp.where(uniform[:, None], jax.random.uniform(keys[3], wanted.shape), wanted)
 
         def nearest(free: Array, point: Array) -> tuple[Array, Array]:
-            distance = jnp.sum((pool["parameters"] - point) ** 2, axis=1)
+            distance = jnp.sum((pool["parameters"] - point[None]) ** 2, axis=1)
             place = jnp.argmin(jnp.where(free, distance, jnp.inf))
             return free.at[place].set(False), place
 
@@ -90,7 +93,7 @@ def alp_gmm(
         there &= seen.count > 0
         parameters = pool["parameters"]
         distance = jnp.sum((parameters[place][:, None] - parameters[None]) ** 2, axis=2)
-        before = jnp.argmin(jnp.where(pool["known"] > 0, distance, jnp.inf), axis=1)
+        before = jnp.argmin(jnp.where(pool["known"][None] > 0, distance, jnp.inf), axis=1)
         progress = jnp.where(jnp.any(pool["known"] > 0), jnp.abs(seen.reward - pool["reward"][before]), 0.0)
         at = (pool["count"] + jnp.cumsum(there) - 1) % window
         row = jnp.concatenate([parameters[place], progress[:, None]], axis=1)
@@ -146,9 +149,9 @@ def fit(x: Array, most: int, key: types.Key) -> Mixture:
 def _fitted(x: Array, most: int, number: Array, key: types.Key) -> tuple[Mixture, Array]:
     """Return a mixture of ``number`` Gaussians, of which there is room for ``most``, and its log-likelihood."""
     d, used = x.shape[1], jnp.arange(most) < number
-    noise = _REGULARISER * jnp.eye(d)
+    noise = _REGULARISER * jnp.eye(d)[None]
     mean = x[jax.random.choice(key, x.shape[0], (most,), replace=False)]
-    root = jnp.linalg.cholesky(jnp.cov(x.T, bias=True).reshape(d, d) + noise)
+    root = jnp.linalg.cholesky(jnp.cov(x.T, bias=True).reshape(1, d, d) + noise)
     start = Mixture(used / number, mean, jnp.broadcast_to(root, (most, d, d)))
 
     def better(_: int, of: Mixture) -> Mixture:
@@ -156,7 +159,7 @@ def _fitted(x: Array, most: int, number: Array, key: types.Key) -> tuple[Mixture
         total = jnp.sum(share, axis=0)
         some = jnp.maximum(total, 1e-6)
         mean = share.T @ x / some[:, None]
-        away = x[:, None] - mean
+        away = x[:, None] - mean[None]
         covariance = jnp.einsum("nk,nki,nkj->kij", share, away, away) / some[:, None, None]
         return Mixture(total / x.shape[0], mean, jnp.linalg.cholesky(covariance + noise))
 
@@ -166,9 +169,9 @@ def _fitted(x: Array, most: int, number: Array, key: types.Key) -> tuple[Mixture
 
 def joint(of: Mixture, x: Array) -> Array:
     """Return the log-density of points ``[n, d]`` and components together, ``[n, k]``; -inf of components not used."""
-    away = x[:, None] - of.mean
+    away = x[:, None] - of.mean[None]
     scaled = jax.vmap(lambda root, one: jax.scipy.linalg.solve_triangular(root, one.T, lower=True), (0, 1))(
         of.root, away
     )
     volume = jnp.sum(jnp.log(jnp.diagonal(of.root, axis1=1, axis2=2)), axis=1) + x.shape[1] / 2 * np.log(2 * np.pi)
-    return jnp.log(of.weight) - volume - 0.5 * jnp.sum(scaled**2, axis=1).T
+    return (jnp.log(of.weight) - volume)[None] - 0.5 * jnp.sum(scaled**2, axis=1).T

@@ -87,7 +87,7 @@ class Cartpole(drawn.Drawn):
 
         def scaled(index: types.Array, split: Split) -> types.Array:
             context = jax.vmap(lambda one: self.begin(one, split)["context"])(index % self.size(split))
-            low, high = ends[wide].T
+            low, high = ends[wide].T[:, None]
             return jnp.clip((context[:, wide] - low) / (high - low), 0.0, 1.0)
 
         return scaled
