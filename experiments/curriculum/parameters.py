@@ -125,7 +125,7 @@ def table(results: Sequence[Mapping[str, Any]], size: Size) -> str:
 
 def draw(results: Sequence[Mapping[str, Any]], size: Size, path: pathlib.Path) -> None:
     """Draw the curves of all seeds, and what the first seed drew before the comparison."""
-    canvas = figure.Figure(figsize=(9, 3.4), layout="constrained")
+    canvas = figure.Figure(figsize=(10, 3.4), layout="constrained")
     left, *others = canvas.subplots(1, 3, width_ratios=(1.5, 1, 1))
     for color, name in zip(plots.COLORS, SOURCES, strict=False):
         curves = np.array([r[name]["curve"] for r in results])
@@ -137,7 +137,7 @@ def draw(results: Sequence[Mapping[str, Any]], size: Size, path: pathlib.Path) -
         cart, gravity = np.array(results[0][name]["drawn"]).T
         ax.scatter(1 + 399 * cart, 1 + 59 * gravity, s=3, color=color)
         low, high = size.measured[SHOWN - 1], size.measured[SHOWN]
-        plots.decorate(ax, f"{name}: drawn in steps {low} to {high}", "cart, kg", "gravity, m/s²")
+        plots.decorate(ax, f"{name}, {low} to {high}", "cart, kg", "gravity, m/s²")
         ax.set(xlim=(0, 400), ylim=(0, 60))
     canvas.savefig(path, dpi=100)
 
