@@ -296,8 +296,7 @@ class PrepareTransform(Transform):
 class LossTransform(Transform):
     """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``.
 
-    ``statistics`` run with the objective's prepare transforms: statistics of the whole minibatch that the piece reads,
-    or the reduction of a term that does not use the common one.
+    ``statistics`` of the whole minibatch run with the prepare transforms: what the piece reads, or its own reduction.
     """
 
     statistics: tuple[PrepareTransform, ...] = ()

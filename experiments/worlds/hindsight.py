@@ -5,7 +5,7 @@ python -m experiments.worlds.hindsight
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -90,7 +90,7 @@ def table(results: Sequence[Mapping[str, Any]], size: Size) -> str:
     solved = {(name, at): [r[name][at][1] for r in results] for name in SHARES for at in places}
     gaps = []
     for at in places:
-        plain, other = ({seed: x for seed, x in enumerate(solved[name, at])} for name in (FIRST, LAST))
+        plain, other = (dict[Hashable, float](enumerate(solved[name, at])) for name in (FIRST, LAST))
         gaps.append(intervals.difference(plain, other, bounds=intervals.UNIT))
     lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
     said = verdicts([(gap, 0.0, False, True) for gap in gaps])

@@ -64,10 +64,8 @@ def alp_gmm(
         index = candidates_lib.index(problems, candidates)
         parameters, zero = problems.parameters(index), jnp.zeros(index.shape)
         recent = jnp.zeros((window, parameters.shape[1] + 1))
-        return {"candidate": index, "parameters": parameters, "reward": zero, "known": zero} | {
-            "recent": recent,
-            "count": jnp.int32(0),
-        }
+        known = {"candidate": index, "parameters": parameters, "reward": zero, "known": zero}
+        return known | {"recent": recent, "count": jnp.int32(0)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
         index, size = pool["candidate"], offered.size
@@ -79,12 +77,7 @@ def alp_gmm(
         uniform = ~ready | jax.random.bernoulli(keys[2], random, (size,))
         wanted = jnp.where(uniform[:, None], jax.random.uniform(keys[3], wanted.shape), wanted)
 
-        def nearest(free: Array, point: Array) -> tuple[Array, Array]:
-            distance = jnp.sum((pool["parameters"] - point[None]) ** 2, axis=1)
-            place = jnp.argmin(jnp.where(free, distance, jnp.inf))
-            return free.at[place].set(False), place
-
-        _, place = jax.lax.scan(nearest, jnp.ones(index.shape, bool), wanted)
+        place = _nearest(pool["parameters"], wanted)
         return types.Choice(index[place])
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
@@ -107,6 +100,17 @@ def alp_gmm(
         }
 
     return types.Source(init=init, choose=choose, select=select)
+
+
+def _nearest(parameters: Array, wanted: Array) -> Array:
+    """Return the candidate nearest to each point ``[n, K]`` in turn, none of them twice, ``[n]`` int32."""
+
+    def nearest(free: Array, point: Array) -> tuple[Array, Array]:
+        distance = jnp.sum((parameters - point[None]) ** 2, axis=1)
+        place = jnp.argmin(jnp.where(free, distance, jnp.inf))
+        return free.at[place].set(False), place
+
+    return jax.lax.scan(nearest, jnp.ones(parameters.shape[0], bool), wanted)[1]
 
 
 def drawn(mixture: Mixture, count: int, key: types.Key) -> tuple[Array, Array]:
