@@ -9,7 +9,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from rljax.data import storage
 from rljax.host import backends
 from rljax.run import programs
 from rljax.run.evaluation import evaluate
+from rljax.run.producers import ahead
 
 BINS = 10  # parts of a run whose metrics are averaged
 CURVES = ("accuracy", "entropy", "length", "clipped", "gradient_norm")
@@ -200,7 +201,7 @@ class Runs:
             differ = ", ".join(name for name in self._settings if stored["size"].get(name) != self._settings[name])
             raise ValueError(f"{file}: has runs of another size ({differ}). Set --results to another file.")
         self.records: list[dict[str, Any]] = stored["runs"]
-        self._built: dict[str, tuple[Any, types.Tree]] = {}
+        self._built: dict[str, tuple[programs.Program, types.Tree]] = {}
 
     def _add(self, record: dict[str, Any], before: float) -> None:
         self.records.append(record | {"cpu_seconds": round(time.process_time() - before)})
@@ -225,7 +226,8 @@ class Runs:
     @functools.cached_property
     def _judge(self) -> tuple[Any, types.Tree]:
         """The step whose task has the prompts of measurements, and the parameters of the base."""
-        return _built(config(Arm("grpo(kl=0.0)"), self.size, self.size.variants[1], self.base))
+        program, base = _built(config(Arm("grpo(kl=0.0)"), self.size, self.size.variants[1], self.base))
+        return program.steps[0], base
 
     def _measured(self, params: types.Tree, seed: int, limit: int) -> dict[str, Any]:
         """Return what is stored of a policy: "first" and "right", see ``solve`` and ``arms.pack``, and ``distance``."""
@@ -240,11 +242,12 @@ class Runs:
         """Train one seed of an arm; return the measurements by step and the curves."""
         if name not in self._built:
             self._built[name] = _built(config(arm, self.size, self.size.variants[0], self.base))
-        (step, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
-        history: list[Mapping[str, Any]] = []
+        (program, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
+        step, history = program.steps[0], []
         state = step.begin(None, seeds.key(seed), {"policy": jax.tree.map(jnp.copy, initial)})
+        rollout = _ahead(program, seed, state) if step.setup.apart else None
         for stop in self.size.measured:
-            state, _ = seeds.train(step, state, seed, stop - done, watch=history.append)
+            state, _ = seeds.train(step, state, seed, stop - done, watch=history.append, rollout=rollout)
             limit = self.size.limit if stop == last else self.size.meanwhile
             at[str(stop)] = self._measured(state.params["policy"], seed, limit)
             done = stop
@@ -252,8 +255,20 @@ class Runs:
         return {"at": at, "curves": {k: [float(f"{x:.4g}") for x in binned(v, BINS)] for k, v in columns.items()}}
 
 
-def _built(config: Any) -> tuple[Any, types.Tree]:
-    """Return the step of a config and the parameters that it starts from; of ``quick``, random ones."""
+def _ahead(program: programs.Program, seed: int, state: types.TrainState) -> Callable[..., types.Rollout]:
+    """Return the function that gives the rows of the next step, sampled ahead of its update (``run.lag``)."""
+    resolved = dataclasses.replace(program.resolved, settings=dataclasses.replace(program.settings, seed=seed))
+    sampled = ahead.Ahead(program.member(resolved), 0, None, state)
+
+    def rollout(state: types.TrainState) -> types.Rollout:
+        sampled.dispatch(state)
+        return sampled(state)
+
+    return rollout
+
+
+def _built(config: Any) -> tuple[programs.Program, types.Tree]:
+    """Return the program of a config and the parameters that it starts from; of ``quick``, random ones."""
     backends.start()
     program = programs.build(config, devices=jax.devices()[:1])
-    return program.steps[0], program.begin().params["policy"]
+    return program, program.begin().params["policy"]

@@ -3,7 +3,7 @@
 python -m experiments.reasoning.study negative
 python -m experiments.reasoning.study negative --page
 
-A topic is a folder with a page. ``results.json`` has the runs of all topics; an arm that several name is run once.
+A topic is a folder of ``topics`` with a page. ``results.json`` has the runs of all topics; an arm that several name is run once.
 What a run gave is stored when it ends, so that the same command resumes, and the page has all runs that have ended.
 """
 
@@ -17,11 +17,13 @@ from experiments.reasoning.page import Claim, Topic
 from experiments.reasoning.runs import Arm
 
 W, PASS, STEPS, BONUS = "W-REINFORCE 0.1", "pass@4 training", "GRPO on steps", "entropy bonus"
-ONE, FEW, SOURCE = "1 problem", "16 problems", "experiments.reasoning.one_example.pieces.few"
+ONE, FEW, SOURCE = "1 problem", "16 problems", "experiments.reasoning.pieces.few"
 FORKS, REST = "20 % of tokens", "the other 80 %"
 FOUR, SEQUENCE, EASY, FIXED = "GRPO, 4 updates", "GSPO, 4 updates", "2 to 4 operations", "Dr.GRPO"
 UPDATES = {"learner": {"minibatches": 4}}
-SHALLOW = "reasoning(names='letters', modulus=11, operations=(2, 4), distractors=1, wording='formula', strict=True)"
+TASK = "reasoning(names='letters', modulus=11, operations={}, distractors=1, wording='formula', strict=True)"
+LATE, DECOUPLED, HIGHER = "GRPO, lag 8", "AReaL, lag 8", "clip-higher, lag 8"
+DEEP, DYNAMIC = "GRPO on 6 operations", "dynamic sampling on 6 operations"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
     "NSR": Arm("nsr(entropy=0.0)"),
@@ -37,8 +39,15 @@ ARMS = {
     REST: Arm("grpo(kl=0.0)", fields={"seam": {"weight": "+ experiments.forking_tokens.pieces.low_entropy(0.8)"}}),
     FOUR: Arm("grpo(kl=0.0)", fields=UPDATES),
     SEQUENCE: Arm("gspo()", fields=UPDATES),
-    EASY: Arm("grpo(kl=0.0)", fields={"task": SHALLOW}),
+    EASY: Arm("grpo(kl=0.0)", fields={"task": TASK.format("(2, 4)")}),
     FIXED: Arm("dr_grpo()"),
+    LATE: Arm("grpo(kl=0.0)", fields={"run": {"lag": 8}, "seam": {"ratio": "token('behaviour')"}}),
+    DECOUPLED: Arm("grpo(kl=0.0)", fields={"run": {"lag": 8}, "seam": {"weight": "+ masked_importance(high=5.0)"}}),
+    HIGHER: Arm("grpo(kl=0.0, high=0.28)", fields={"run": {"lag": 8}, "seam": {"ratio": "token('behaviour')"}}),
+    DEEP: Arm("grpo(kl=0.0)", fields={"task": TASK.format("6")}),
+    DYNAMIC: Arm(
+        "grpo(kl=0.0)", fields={"task": TASK.format("6"), "batch": {"prompts": 8}, "seam": {"source": "dynamic(2)"}}
+    ),
 }
 
 TOPICS = {
@@ -149,13 +158,43 @@ TOPICS = {
             Claim("At equal KL, Dr.GRPO has a higher pass@64", FIXED, "GRPO", "pass@64", matched="kl"),
         ),
     ),
+    "staleness": Topic(
+        ("GRPO", LATE, DECOUPLED),
+        (
+            Claim("At lag 8, AReaL has a higher pass@1 than GRPO", DECOUPLED, LATE, "pass@1"),
+            Claim("GRPO has a lower pass@1 at lag 8 than without", LATE, "GRPO", "pass@1", below=True),
+            Claim("AReaL at lag 8 has a lower pass@1 than GRPO without", DECOUPLED, "GRPO", "pass@1", below=True),
+            Claim("At lag 8 and equal KL, AReaL has a higher pass@1", DECOUPLED, LATE, "pass@1", matched="kl"),
+            Claim("GRPO ends with more entropy at lag 8 than without", LATE, "GRPO", "entropy"),
+        ),
+    ),
+    "clip_higher": Topic(
+        ("GRPO", LATE, HIGHER),
+        (
+            Claim("At lag 8, clip-higher ends with more entropy", HIGHER, LATE, "entropy"),
+            Claim("At lag 8, clip-higher has a higher pass@1", HIGHER, LATE, "pass@1"),
+            Claim("At lag 8 and equal KL, clip-higher has a higher pass@1", HIGHER, LATE, "pass@1", matched="kl"),
+            Claim("At lag 8 and equal KL, clip-higher has a higher pass@64", HIGHER, LATE, "pass@64", matched="kl"),
+        ),
+    ),
+    "dynamic": Topic(
+        ("GRPO", DEEP, DYNAMIC),
+        (
+            Claim("After equally many samples, dynamic sampling has a higher pass@1", DYNAMIC, DEEP, "pass@1"),
+            Claim("At equal KL, dynamic sampling has a higher pass@1", DYNAMIC, DEEP, "pass@1", matched="kl"),
+            Claim("At equal KL, dynamic sampling has a higher pass@64", DYNAMIC, DEEP, "pass@64", matched="kl"),
+            Claim("Dynamic sampling raises pass@1", DYNAMIC, "base", "pass@1"),
+            Claim("GRPO on 6 has a lower pass@1 than on 4 to 6", DEEP, "GRPO", "pass@1", below=True),
+        ),
+    ),
 }
 RESULTS = pathlib.Path(__file__).parent / "results.json"
+PAGES = "topics"
 
 
 def write(topic: str, study: runs.Runs) -> str:
-    """Write the figure and the tables of a topic to its folder, beside the results; return the tables."""
-    folder, results = study.file.parent / topic, page.Results(study.records, study.size)
+    """Write the figure and the tables of a topic to its folder, by the results; return the tables."""
+    folder, results = study.file.parent / PAGES / topic, page.Results(study.records, study.size)
     folder.mkdir(parents=True, exist_ok=True)
     page.draw(results, TOPICS[topic], folder / "frontier.png")
     written = page.text(results, TOPICS[topic])

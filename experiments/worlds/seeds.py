@@ -85,15 +85,18 @@ def train(
     measure: Callable[[types.TrainState], float] | None = None,
     every: int = 1,
     watch: Callable[[types.Metrics], None] | None = None,
+    rollout: Callable[[types.TrainState], types.Rollout] | None = None,
 ) -> tuple[types.TrainState, Curve]:
     """Take ``count`` steps; return the state and what ``measure`` gives before, every so many steps, and at the end.
 
-    ``watch`` is called with the metrics of every step.
+    ``watch`` is called with the metrics of every step, and ``rollout`` gives the rows of a phase that no program computes
+    with its update; None: the program of the step, or files.
     """
     curve = [] if measure is None else [(0, measure(state))]
     for number in range(1, count + 1):
-        if step.fused is None:  # rows of files
-            state, metrics = step.update(state, jax.device_put(step.rollout(state, key(seed))), key(seed))
+        if step.fused is None:
+            rows = jax.device_put(step.rollout(state, key(seed))) if rollout is None else rollout(state)
+            state, metrics = step.update(state, rows, key(seed))
         else:
             state, metrics = step.fused(state, key(seed))
         if watch is not None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import arms
-from experiments.reasoning import page, runs, study
-from experiments.reasoning.one_example import pieces
+from experiments.reasoning import page, pieces, runs, study
 from experiments.reasoning.scale import bases
 from experiments.reasoning.scale import study as scale
 from rljax import types
@@ -112,7 +111,7 @@ def test_the_shipped_results_are_those_of_the_page():
     shipped = runs.Runs(runs.Size(), study.RESULTS)
     for name, topic in study.TOPICS.items():
         written = page.text(page.Results(shipped.records, shipped.size), topic)
-        assert written in (study.RESULTS.parent / name / "README.md").read_text()
+        assert written in (study.RESULTS.parent / study.PAGES / name / "README.md").read_text()
     sizes = {width: scale.stored(width, bases.FOLDER) for width in scale.WIDTHS}
     assert scale.text(sizes) in (bases.FOLDER / "README.md").read_text()
 

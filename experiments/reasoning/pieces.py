@@ -1,4 +1,4 @@
-"""The source of this topic: few problems."""
+"""The source of the topic ``one_example``: few problems."""
 
 import jax
 import jax.numpy as jnp
