@@ -3,8 +3,8 @@
 python -m experiments.reasoning.study negative
 python -m experiments.reasoning.study negative --page
 
-A topic is a folder of ``topics`` with a page. ``results.json`` has the runs of all topics; an arm that several name is run once.
-What a run gave is stored when it ends, so that the same command resumes, and the page has all runs that have ended.
+A topic is a page in ``topics``. ``results.json`` has the runs of all topics; an arm that several name is run once. What
+a run gave is stored when it ends, so that the same command resumes, and the page has all runs that have ended.
 """
 
 import argparse

@@ -89,8 +89,8 @@ def train(
 ) -> tuple[types.TrainState, Curve]:
     """Take ``count`` steps; return the state and what ``measure`` gives before, every so many steps, and at the end.
 
-    ``watch`` is called with the metrics of every step, and ``rollout`` gives the rows of a phase that no program computes
-    with its update; None: the program of the step, or files.
+    ``watch`` is called with the metrics of every step. ``rollout`` gives the rows of a phase that no program computes
+    with its update; None: the step's own function.
     """
     curve = [] if measure is None else [(0, measure(state))]
     for number in range(1, count + 1):
