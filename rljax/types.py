@@ -5,8 +5,7 @@ Dimension key, used in every shape comment of this project:
     P  prompts in a batch             G  samples of one prompt
     B  rows (P * G by default)        T  completion tokens
     L  prompt tokens (left-padded)    S  positions, L + T
-    V  vocabulary                     D  width
-    H  heads      K  head size        N  layers
+    V  vocabulary   D  width          H  heads   K  head size   N  layers
 
 All logarithms are natural; every loss is minimized; a mask is 1 where something counts. Temperature is never ``T``.
 """
@@ -346,6 +345,7 @@ class Again:
     longer: Callable[[Problems, int, int], int] = lambda problems, prompt, completion: 0  # most tokens added, by L, T
     plain: bool = False  # the rows are trained under the prompt of the first pass
     sampled: bool = True  # else each head is a whole completion, which the policy scores
+    look: Callable[..., Array] | None = None  # (problems, rollout, attention): extra["attention"] of the first pass
 
 
 @dataclasses.dataclass(frozen=True)

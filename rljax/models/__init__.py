@@ -272,6 +272,36 @@ class Model:
         """
         return transformer.balance(self.architecture, params, token, mask, self.layout, self.look(params, image))
 
+    def attended(
+        self,
+        params: Tree,
+        token: Array,
+        mask: Array,
+        step: Array,
+        steps: int,
+        apart: int,
+        image: Array | None = None,
+    ) -> Array:
+        """Return how much later steps of a row attend to each of its steps.
+
+        max over layers and heads of sum_{j >= k + apart} a_jk, a_jk the mean attention weight of a token of step j on
+        a token of step k: the forward context influence of AttnRL (arXiv 2509.26628), whose means were not checked.
+
+        Args:
+          params: from ``init``.
+          token: ``[B, S]`` int32.
+          mask: ``[B, S]``, nonzero on real tokens.
+          step: ``[B, S]`` int32, the step of each token, from 1; 0: of none.
+          steps: N, the most of a row.
+          apart: of steps that count.
+          image: of the rows, as ``look`` reads them.
+
+        Returns:
+          ``[B, N]`` float32; 0 of steps that a row does not have.
+        """
+        seen = self.look(params, image)
+        return transformer.attended(self.architecture, params, token, mask, step, steps, apart, self.layout, seen)
+
     def scalar(self, params: Tree, hidden: Array) -> Array:
         """Return one float32 number for each ``hidden`` ``[..., D]``; ValueError if output is "logits"."""
         return transformer.scalar(self.architecture, params, hidden)

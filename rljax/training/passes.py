@@ -103,6 +103,32 @@ def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     return extras.put(rows.replace(context=wide), {"pass": jnp.zeros_like(rows.reward), "head": head})
 
 
+def attended(setup: phases.Setup, params: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
+    """Return rows with what ``look`` of ``types.Again`` says of the policy's attention, which only ``edit`` reads.
+
+    ``look`` is given a function ``attention(step, apart)`` of the step of each token ``[B, T]``, from 1, 0 for none,
+    that returns what ``models.Model.attended`` does of at most T steps, ``[B, T]``.
+    """
+    look = of(setup).look
+    if look is None:
+        return rows
+    problems, network, width = problems_lib.of(setup, key), setup.networks["policy"], rows.mask.shape[1]
+
+    def measured(rows: types.Rollout) -> Array:
+        context, action = rows.context, rows.action
+        assert context is not None and action is not None
+
+        def attention(step: Array, apart: int) -> Array:
+            token = jnp.concatenate([context.token, action.token], axis=1)
+            mask = jnp.concatenate([context.mask, (step > 0).astype(context.mask.dtype)], axis=1)
+            of_all = jnp.concatenate([jnp.zeros_like(context.token), step], axis=1)
+            return network.attended(params, token, mask, of_all, width, apart, context.image)
+
+        return look(problems, rows, attention)
+
+    return extras.put(rows, {"attention": gradients.map_rows(measured, rows, setup)})
+
+
 def shaped(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     """Return rows with the fields and widths of merged passes, as if both were the same."""
     rows = first(setup, rows)

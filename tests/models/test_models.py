@@ -55,8 +55,8 @@ def _turn(x, position, theta):
     return out
 
 
-def _oracle(architecture: models.Architecture, params, tokens) -> np.ndarray:
-    """Hidden states of one unpadded row, token by token and head by head, in float64."""
+def _oracle(architecture: models.Architecture, params, tokens, maps: list | None = None) -> np.ndarray:
+    """Hidden states of one unpadded row, token by token and head by head, in float64; adds attention to ``maps``."""
     a = architecture
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     x = np.stack([p["embedding"][t] for t in tokens])
@@ -68,11 +68,15 @@ def _oracle(architecture: models.Architecture, params, tokens) -> np.ndarray:
             group = head * a.kv_heads // a.heads  # consecutive query heads share a key-value head
             keys = [_turn(row @ w["key"][:, group], i, a.rope_theta) for i, row in enumerate(normed)]
             values = [row @ w["value"][:, group] for row in normed]
+            attention = np.zeros((len(x), len(x)))
             for i, row in enumerate(normed):
                 query = _turn(row @ w["query"][:, head], i, a.rope_theta)
                 weight = _softmax(np.array([query @ keys[j] for j in range(i + 1)]) / np.sqrt(a.head_size))
+                attention[i, : i + 1] = weight
                 mixed = sum(weight[j] * values[j] for j in range(i + 1))
                 added[i] += mixed @ w["attention_output"][head]
+            if maps is not None:
+                maps.append(attention)
         x = x + added
         for i, row in enumerate(x):
             inner = _norm(row, w["swiglu_norm"], a.norm_epsilon)
@@ -106,6 +110,36 @@ def test_forward_is_the_architecture_whatever_the_padding(changes):
         np.testing.assert_allclose(hidden[row][keep], expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(logits[row][keep], expected @ unembedding, rtol=1e-4, atol=1e-4)
     assert np.all(np.isfinite(hidden))
+
+
+STEP = np.array(
+    [[0, 1, 1, 2, 0, 0, 0], [0, 0, 0, 1, 2, 2, 3], [0, 0, 1, 1, 2, 3, 0], [0, 0, 1, 2, 0, 0, 3], [0, 1, 2, 2, 3, 3, 4]],
+    np.int32,
+)
+
+
+@pytest.mark.parametrize("apart", [0, 1, 2])
+def test_later_steps_attend_to_a_step_as_the_weights_of_all_heads_say(apart):
+    model = _model()
+    params = _params(model)
+    attended = jax.jit(functools.partial(model.attended, steps=5, apart=apart))(params, TOKEN, MASK, STEP)
+    for row, keep in enumerate(MASK > 0):
+        maps, step = [], STEP[row][keep]
+        _oracle(model.architecture, params, TOKEN[row][keep], maps)
+        for k in range(1, 6):
+            later = [
+                np.sum([a[step == j][:, step == k].mean() for j in range(k + apart, step.max() + 1)]) for a in maps
+            ]
+            expected = max(later) if np.any(step == k) else 0.0
+            np.testing.assert_allclose(attended[row, k - 1], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_the_tokens_of_all_steps_attend_to_sums_to_1():
+    model = _model(layers=1, heads=1, kv_heads=1)
+    step = np.where(STEP, STEP, MASK).astype(np.int32)  # the first step begins with the row
+    attended = model.attended(_params(model), TOKEN, MASK, step, steps=4, apart=0)
+    length = np.sum(step[:, :, None] == np.arange(1, 5), axis=1)
+    np.testing.assert_allclose(np.sum(length * attended, axis=1), step.max(axis=1), rtol=1e-5)
 
 
 def test_padding_ids_change_nothing():

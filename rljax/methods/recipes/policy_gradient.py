@@ -307,7 +307,7 @@ def attn_rl(low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
     """Credit a node of a branching rollout by its rise: A = (2 V - V_root - V_parent) / sqrt(leaves).
 
     AttnRL (arXiv 2509.26628), whose sampler decides by attention where to branch; TreeRL (arXiv 2506.11902) has the
-    same advantage. A source that branches makes the tree, such as ``cure``; see ``advantage.branch_tree``.
+    same advantage. A source that branches makes the tree: ``attended``, or ``cure``; see ``advantage.branch_tree``.
     """
     return compose(
         advantage=[advantage.branch_tree()],

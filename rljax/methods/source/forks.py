@@ -1,7 +1,11 @@
-"""Forks: second passes that continue a part of the policy's own completion, or that write a demonstration anew.
+"""Forks: second passes that continue a part of the policy's own completion.
 
 No loss touches the tokens that a continuation begins with; its reward is paid for the whole completion.
 """
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,24 +47,101 @@ def cure(
             f"{share * (1 + forks * branches):g} times the group; share may be at most {1 / (1 + forks * branches):g}"
         )
 
+    def places(rollout: types.Rollout, key: types.Key) -> tuple[Array, Array]:
+        place, count = entropy_places(rollout, top)
+        drawn = jnp.where(jnp.arange(top)[None, :] < count[:, None], _uniform(key, count.size, top), jnp.inf)
+        return jnp.take_along_axis(place, jnp.argsort(drawn, axis=1), axis=1), count
+
+    return types.Source(again=_cut(share, branches, forks, places, lambda rollout, rows: rows))
+
+
+@define.source
+def attended(
+    delimiter: str,
+    share: types.Fraction = 1 / 3,
+    forks: types.Count = 2,
+    top: types.Fraction = 0.2,
+    apart: types.Count = 4,
+) -> types.Source:
+    """Cut rows before the steps that later steps attend to most and sample continuations into the same group.
+
+    Of the steps of a row but its first the ``top`` share is taken that ``models.Model.attended`` says later ones attend
+    to most, and of these the ``forks`` earliest ones. Of the first n = share * samples rows of a group
+    ceil(n exp(-a)) are cut, a their share of right ones; a continuation of each cut takes the place of another row.
+    AttnRL (arXiv 2509.26628): 6 rows and 12 continuations make groups of 18. In its release cuts are 512 tokens apart,
+    right and wrong rows are balanced, and groups of right ones are cut only where attention is above a running mean.
+
+    Args:
+      delimiter: text of the token that ends a step.
+      share: of a group's rows that may be cut; times the samples of a prompt, a whole number.
+      forks: cuts of a row.
+      top: share of a row's steps before which it may be cut, at least one.
+      apart: steps from one to the first whose attention to it counts.
+
+    Raises:
+      ValueError: rows and continuations are more than the group, or the delimiter is not one token.
+    """
+    if share * (1 + forks) > 1 + 1e-6:
+        raise ValueError(
+            f"attended: share={share} of a group and forks={forks} of each are {share * (1 + forks):g} times the group"
+        )
+
+    def look(problems: types.Problems, rollout: types.Rollout, attention: Any) -> Array:
+        ends = _ends("attended", problems, delimiter, rollout)
+        step = 1 + jnp.cumsum(ends, axis=1, dtype=jnp.int32) - ends
+        step = jnp.where(jnp.arange(step.shape[1])[None, :] < _length(rollout)[:, None], step, 0)
+        of_step = jnp.take_along_axis(attention(step, apart), jnp.maximum(step - 1, 0), axis=1)
+        return jnp.where((step > 1) & jnp.roll(ends, 1, axis=1), of_step, -1.0)
+
+    def places(rollout: types.Rollout, key: types.Key) -> tuple[Array, Array]:
+        score, width = rollout.extra["attention"], rollout.mask.shape[1]
+        number = jnp.ceil(top * jnp.sum(score >= 0, axis=1) - 1e-3).astype(jnp.int32)
+        rank = jnp.argsort(jnp.argsort(-score, axis=1, stable=True), axis=1)
+        chosen = rank < number[:, None]
+        return jnp.sort(jnp.where(chosen, jnp.arange(width)[None, :], width), axis=1)[:, :forks], number
+
+    def expanded(rollout: types.Rollout, rows: Array) -> Array:
+        group, counted = groups.place(rollout), (groups.sample(rollout) < rows) * ops.valid_rows(rollout)
+        right = counted * (rollout.outcome == types.Outcome.CORRECT)
+        right, counted = (jax.ops.segment_sum(x, group, group.size)[group] for x in (right, counted))
+        return jnp.ceil(rows * jnp.exp(-right / jnp.maximum(counted, 1.0)) - 1e-3).astype(jnp.int32)
+
+    return types.Source(again=dataclasses.replace(_cut(share, 1, forks, places, expanded), look=look))
+
+
+def _cut(
+    share: float,
+    branches: int,
+    forks: int,
+    places: Callable[[types.Rollout, types.Key], tuple[Array, Array]],
+    expanded: Callable[[types.Rollout, Array], Array],
+) -> types.Again:
+    """Return the second pass that continues the first rows of a group from some of their tokens, in other places.
+
+    Args:
+      share: of a group's rows that may be cut.
+      branches: continuations of each cut.
+      forks: cuts of a row.
+      places: where each row may be cut, ``[B, >= forks]``, and how many of these places there are, ``[B]``.
+      expanded: of how many of its rows that may be cut a group's are, ``[B]``.
+    """
+
     def rows_cut(rollout: types.Rollout) -> Array:
         return jnp.maximum(jnp.floor(share * groups.size(rollout) + 1e-3), 1).astype(jnp.int32)
 
     def edit(pool, problems, rollout, solutions, count, key):
-        place, candidates = entropy_places(rollout, top)
-        chosen = (groups.sample(rollout) < rows_cut(rollout)) & (candidates > 0)
+        place, candidates = places(rollout, key)
+        chosen = (groups.sample(rollout) < expanded(rollout, rows_cut(rollout))) & (candidates > 0)
         number = jnp.arange(count)
         row, fork = jnp.argsort(~chosen, stable=True)[number // forks].astype(jnp.int32), number % forks
-        drawn = jnp.where(jnp.arange(top)[None, :] < candidates[:, None], _uniform(key, candidates.size, top), jnp.inf)
-        at = jnp.take_along_axis(place, jnp.argsort(drawn, axis=1), axis=1)[row, fork]
-        return _continued(rollout, row, chosen[row] & (fork < candidates[row]), at)
+        return _continued(rollout, row, chosen[row] & (fork < candidates[row]), place[row, fork])
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         sample, number = groups.sample(first), jnp.arange(edit.row.size, dtype=jnp.int32)
         start = jnp.arange(sample.size, dtype=jnp.int32) - sample + rows_cut(first) + sample * forks * branches
         return groups.replaced(first, second, edit, (start[edit.row] + number % forks * branches)[:, None])
 
-    return types.Source(again=types.Again(edit=edit, merge=merge, share=share * forks, by="row", samples=branches))
+    return types.Again(edit=edit, merge=merge, share=share * forks, by="row", samples=branches)
 
 
 @define.source
@@ -215,10 +296,8 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "", m
     """
 
     def edit(pool, problems, rollout, solutions, count, key):
-        ids, token = problems.encode(delimiter), rollout.action.token
-        if delimiter and len(ids) != 1:
-            raise ValueError(f"vine: delimiter={delimiter!r}: expected text of one token, it has {len(ids)}")
-        ends = token == ids[0] if delimiter else jnp.ones_like(token, bool)
+        token = rollout.action.token
+        ends = _ends("vine", problems, delimiter, rollout) if delimiter else jnp.ones_like(token, bool)
         ends &= jnp.arange(token.shape[1])[None, :] < _length(rollout)[:, None] - 1
         done = jnp.cumsum(ends, axis=1, dtype=jnp.int32)
         step = jnp.arange(1, cuts + 1)[None, :] * (done[:, -1:] + 1) // (cuts + 1)
@@ -239,45 +318,6 @@ def vine(cuts: types.Count = 4, samples: types.Count = 9, delimiter: str = "", m
     return types.Source(again=again, supplies=frozenset({"cut_reward", "segment"}))
 
 
-@define.source
-def expert_rewrite(
-    before: str = "", after: str = "", room: types.Count = 64, prompts: types.Fraction = 0.5
-) -> types.Source:
-    """Let the policy write the demonstration in its own words, and put a correct one into a group without a success.
-
-    The prompt of the second pass is [prompt | before | demonstration | after], the prompt of training is the plain one,
-    so the row is off-policy: ``ratio.token("behaviour")`` is pi(y | x) / pi_old(y | x, demonstration). Source: EGSR
-    (arXiv 2505.08364), expert-guided self-reformulation.
-
-    Args:
-      before: text before the demonstration.
-      after: text behind it.
-      room: tokens kept for both texts.
-      prompts: the largest share of the prompts that is sampled again, one row each.
-
-    Raises:
-      ValueError: the texts have more tokens than there is room for.
-    """
-
-    def edit(pool, problems, rollout, solutions, count, key):
-        texts = [edits.text(problems, t) for t in (before, after)]
-        written = sum(token.size for token, _ in texts)
-        if written > room:
-            raise ValueError(f"expert_rewrite: the texts have {written} tokens; room={room}")
-        row, used = edits.places(rollout, edits.unsolved(rollout), count)
-        return edits.prompts(rollout, row, used, texts[0], edits.solution(solutions, row, 1.0), texts[1])
-
-    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
-        right = edit.replace(used=edit.used & edits.right(second))
-        return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
-
-    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
-        return completion + room
-
-    again = types.Again(edit=edit, merge=merge, share=prompts, samples=1, longer=longer, plain=True)
-    return types.Source(solutions=True, off_policy=True, again=again)
-
-
 # --- for these and for authors of pieces -----------------------------------------------------------
 
 
@@ -293,6 +333,14 @@ def entropy_places(rollout: types.Rollout, top: int) -> tuple[Array, Array]:
     _, place = jax.lax.top_k(jnp.where(free, entropy, -jnp.inf), min(top, width))
     place = jnp.pad(place, ((0, 0), (0, top - place.shape[1])))
     return place.astype(jnp.int32), jnp.minimum(jnp.sum(free, axis=1, dtype=jnp.int32), top)
+
+
+def _ends(piece: str, problems: types.Problems, delimiter: str, rollout: types.Rollout) -> Array:
+    """Return where a token is the delimiter, ``[B, T]`` bool."""
+    ids = problems.encode(delimiter)
+    if len(ids) != 1:
+        raise ValueError(f"{piece}: delimiter={delimiter!r}: expected text of one token, it has {len(ids)}")
+    return ops.given(rollout.action and rollout.action.token, f"{piece}: the rows have no tokens") == ids[0]
 
 
 def _length(rollout: types.Rollout) -> Array:

@@ -235,3 +235,42 @@ def templates(texts: tuple[str, ...]) -> types.Source:
         return [edits.only(sample % len(texts) == i, edits.text(problems, t)) for i, t in enumerate(texts)]
 
     return types.Source(again=of_rows(part, edits.room(*texts)))
+
+
+@define.source
+def expert_rewrite(
+    before: str = "", after: str = "", room: types.Count = 64, prompts: types.Fraction = 0.5
+) -> types.Source:
+    """Let the policy write the demonstration in its own words, and put a correct one into a group without a success.
+
+    The prompt of the second pass is [prompt | before | demonstration | after], the prompt of training is the plain one,
+    so the row is off-policy: ``ratio.token("behaviour")`` is pi(y | x) / pi_old(y | x, demonstration). Source: EGSR
+    (arXiv 2505.08364), expert-guided self-reformulation.
+
+    Args:
+      before: text before the demonstration.
+      after: text behind it.
+      room: tokens kept for both texts.
+      prompts: the largest share of the prompts that is sampled again, one row each.
+
+    Raises:
+      ValueError: the texts have more tokens than there is room for.
+    """
+
+    def edit(pool, problems, rollout, solutions, count, key):
+        texts = [edits.text(problems, t) for t in (before, after)]
+        written = sum(token.size for token, _ in texts)
+        if written > room:
+            raise ValueError(f"expert_rewrite: the texts have {written} tokens; room={room}")
+        row, used = edits.places(rollout, edits.unsolved(rollout), count)
+        return edits.prompts(rollout, row, used, texts[0], edits.solution(solutions, row, 1.0), texts[1])
+
+    def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
+        right = edit.replace(used=edit.used & edits.right(second))
+        return groups.replaced(first, second, right, (edit.row + groups.size(first)[edit.row] - 1)[:, None])
+
+    def longer(problems: types.Problems, prompt: int, completion: int) -> int:
+        return completion + room
+
+    again = types.Again(edit=edit, merge=merge, share=prompts, samples=1, longer=longer, plain=True)
+    return types.Source(solutions=True, off_policy=True, again=again)

@@ -250,6 +250,47 @@ def balance(
     return jax.tree.map(jnp.mean, metrics if a.scan else jax.tree.map(lambda *x: jnp.stack(x), *metrics))
 
 
+def attended(
+    architecture: Architecture,
+    params: Tree,
+    token: Array,
+    mask: Array,
+    step: Array,
+    steps: int,
+    apart: int,
+    layout: Layout = UNCONSTRAINED,
+    seen: Array | None = None,
+) -> Array:
+    """Return how much later steps of a row attend to each of its steps; see ``models.Model.attended``.
+
+    The weights of a query on a step are the attention to values that are 1 on the tokens of the step and 0 elsewhere.
+    """
+    a = architecture
+    x, angles, mix = whole(a, params, token, mask, layout, seen)
+    member = jax.nn.one_hot(step - 1, steps)  # [B, S, N], 0 outside of steps
+    share = member / jnp.maximum(jnp.sum(member, axis=1, keepdims=True), 1.0)
+    number = jnp.arange(steps)
+    later = number[:, None] >= number[None] + apart
+
+    def mixed(form: attention.Form, query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+        size, parts = value.shape[3], []
+        for start in range(0, steps, size):
+            part = member[:, :, None, start : start + size]
+            part = jnp.pad(part, ((0, 0), (0, 0), (0, 0), (0, size - part.shape[3])))
+            parts.append(mix(form, query, key, jnp.broadcast_to(part, value.shape).astype(value.dtype)))
+        onto = jnp.concatenate(parts, axis=3)[..., :steps]  # [B, S, H, N]
+        between = jnp.einsum("bsj,bshk->bhjk", share, onto)
+        received = jnp.sum(jnp.where(later[None, None], between, 0.0), axis=2)
+        return mix(form, query, key, value), jnp.max(received, axis=1)
+
+    def apply_layer(x: Array, number: int, weights: Tree) -> tuple[Array, Array]:
+        return layer.layer(a, number, weights, x, angles, mixed, layout)
+
+    _, received = apply_layers(a, apply_layer, layout(x, layer.STREAM), params["layers"])
+    largest = jnp.max(received if a.scan else jnp.stack(received), axis=0)
+    return largest / jnp.maximum(jnp.sum(member, axis=1), 1.0)
+
+
 def unstacked(architecture: Architecture, layers: Tree) -> list[Tree]:
     """Return a list of the parameters of each layer."""
     return [nth(layers, i) for i in range(architecture.layers)]

@@ -1,5 +1,7 @@
 """Completions that begin with given tokens: no loss touches these, and what follows is sampled and paid as a whole."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -218,6 +220,48 @@ def test_cure_continues_before_a_token_of_high_entropy_into_the_same_group():
         source.cure(0.5, 3)
     with pytest.raises(ValueError, match=r"cure: forks=3 cuts are more than .* top=2"):
         source.cure(0.1, 1, top=2, forks=3)
+
+
+def test_the_earliest_of_the_steps_that_later_ones_attend_to_most_are_cut():
+    attention = np.full((16, 8), -1.0, np.float32)
+    attention[:, [2, 4, 5, 7]] = [0.1, 0.4, 0.2, 0.3]  # of the four steps behind the first one
+    attention[1, 4] = 0.25
+    right = np.array([types.Outcome.CORRECT] * 2 + [types.Outcome.WRONG] * 14)
+    rows = batch([0] * 16, samples=8, outcome=right)
+    rows.extra["attention"] = attention
+    piece = source.attended(";", share=0.25, forks=2, top=0.5)
+    edit = edited(piece, rows, count=8)
+    np.testing.assert_array_equal(edit.row[edit.used], [0, 0, 8, 8, 9, 9])  # ceil(2 / e) rows of the first group
+    np.testing.assert_array_equal(edit.head.length[edit.used], [4, 7] * 3)
+    rewards = np.arange(8) / 10
+    second = second_of(edit, 1, rewards).replace(outcome=right[:8])
+    second.extra["attention"] = attention[:8]
+    merged = merge(piece, rows, second, edit)
+    np.testing.assert_allclose(merged.reward, [0, 0, 0, 0.1, *[0] * 6, *rewards[2:6], 0, 0], rtol=1e-6)
+    edit = edited(source.attended(";", share=0.25, forks=3, top=0.25), rows, count=12)
+    np.testing.assert_array_equal(edit.row[edit.used], [0, 8, 9])  # a row has one such step
+    with pytest.raises(ValueError, match=r"attended: share=0.5 of a group and forks=2 of each are 1.5 times the group"):
+        source.attended(";", 0.5)
+
+
+def test_steps_are_numbered_behind_their_delimiters_and_attention_is_read_at_their_first_tokens():
+    token = np.array([[5, 9, 5, 5, 9, 5, 0, 0], [9, 9, 5, 9, 5, 5, 5, 9]], np.int32)
+    rows = batch([0, 0], samples=2, length=[6, 8])
+    rows = rows.replace(action=rows.action.replace(token=token))
+    seen = []
+
+    def attention(step, apart):
+        seen.append((np.asarray(step), apart))
+        return np.arange(16.0).reshape(2, 8)
+
+    problems = dataclasses.replace(PROBLEMS, encode=lambda text: [9])
+    got = source.attended(";", apart=3).again.look(problems, rows, attention)
+    np.testing.assert_array_equal(seen[0][0], [[1, 1, 2, 2, 2, 3, 0, 0], [1, 2, 3, 3, 4, 4, 4, 4]])
+    assert seen[0][1] == 3
+    np.testing.assert_array_equal(got, [[-1, -1, 1, -1, -1, 2, -1, -1], [-1, 9, 10, -1, 11, -1, -1, -1]])
+    problems = dataclasses.replace(PROBLEMS, encode=lambda text: [9, 9])
+    with pytest.raises(ValueError, match=r"attended: delimiter=';;': expected text of one token, it has 2"):
+        source.attended(";;").again.look(problems, rows, attention)
 
 
 def test_a_retry_continues_each_row_of_a_failed_group_in_its_place():

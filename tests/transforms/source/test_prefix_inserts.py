@@ -14,7 +14,7 @@ from rljax import types
 from rljax.run.producers import verified
 from rljax.run.records import journals
 from rljax.run.reports import show_rollouts
-from rljax.training import phases
+from rljax.training import passes, phases
 from rljax.training.learning import row_metrics
 from rljax.transforms import ratio, source
 from rljax.transforms.source import chain
@@ -186,6 +186,22 @@ def test_branches_continue_the_tokens_of_the_row_that_was_cut():
     np.testing.assert_array_equal(rows.action.token[head], cut[head])
     assert head.any() and np.any(rows.action.token[~kept] != cut[~kept])
     np.testing.assert_array_equal(rows.episode, np.arange(rows.group.size))
+
+
+@pytest.mark.full
+def test_rows_are_continued_from_the_ends_of_steps_that_the_policy_attends_to():
+    step, state, key = contract.step_of(source.attended("+", share=0.25, forks=2, apart=1))
+    rows = jax.device_get(step.rollout(state, key))
+    length, second = rows.extra["head"].sum(axis=1).astype(int), rows.extra["pass"] > 0
+    assert second.any() and np.all(length[second] > 0)
+    (delimiter,) = step.setup.task.tokenizer.encode("+")
+    assert np.all(rows.action.token[second, length[second] - 1] == delimiter)
+    looked = passes.attended(step.setup, state.params["policy"], contract.rows_of(contract.PLAIN), key)
+    score, before = looked.extra["attention"], np.roll(looked.action.token == delimiter, 1, axis=1)
+    inside = np.arange(score.shape[1])[None, :] < looked.action.length[:, None]
+    before[:, 0] = False
+    np.testing.assert_array_equal(score >= 0, before & inside)
+    assert np.any(before & inside)
 
 
 @pytest.mark.full
