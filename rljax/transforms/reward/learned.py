@@ -165,8 +165,9 @@ def likelihood(
     memory, without its baseline), mean log p_t, or sum_t w_t log p_t, over the tokens of the solution. The w_t of
     "spread" are in proportion to the standard deviation of log p_t over the group's thoughts, so that a token counts as
     far as thoughts decide it: the reasoning reflection reward of DRO (arXiv 2506.13351, from summaries; the paper takes
-    off what a masked thought gets, which all rows of a group share, so that the group's mean removes it). The module has "{solution}" in ``after``, and ``cut`` where a completion ends in
-    an answer of its own. VeriFree also fits the solution, see ``verifree``. A row without a solution is invalid.
+    off what a masked thought gets, which all rows of a group share, so that the group's mean removes it). The module
+    has "{solution}" in ``after``, and ``cut`` where a completion ends in an answer of its own. VeriFree also fits the
+    solution, see ``verifree``. A row without a solution is invalid.
 
     Args:
       module: name of ``config.module``, a language model.
