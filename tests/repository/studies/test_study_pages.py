@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.agents import agents
-from experiments.curriculum import mixtures
+from experiments.curriculum import mixtures, population
 from experiments.denoising import study as denoising
 from experiments.distillation import teacher
 from experiments.hints import hints
@@ -64,6 +64,26 @@ def test_the_page_of_mixtures_compares_arms_by_seed_and_draws_the_surrogate(tmp_
     assert "off by 15.0 points" in text  # 0.65 and 0.7, 0.55 and 0.8
     mixtures.draw(results, tmp_path / "mixtures.png")
     assert (tmp_path / "mixtures.png").stat().st_size
+
+
+def test_the_page_of_populations_compares_the_members_that_score_best_on_other_prompts(tmp_path):
+    results = [
+        {
+            "base": 0.1,
+            "rates": [population.RATES, population.RATES],
+            population.POPULATION: [(0.2, 0.9), (0.8, 0.6 + shift), *[(-1.0, 0.0)] * 4],
+            population.FIXED: [(0.3, 0.4 + shift), *[(0.1, 0.2)] * 5],
+        }
+        for shift in (0.0, 0.1)
+    ]
+    rows = cells(population.table(results))
+    assert rows["clone, where all start"] == ["10.0", ""]
+    assert [x.split()[0] for x in rows[population.POPULATION]] == ["65.0", "25.8"]
+    assert [x.split()[0] for x in rows[population.FIXED]] == ["45.0", "24.2"]
+    differ = [rows[name][0].split()[0] for name in rows if "above" in name]
+    assert differ == ["20.0", "1.7"]
+    population.draw(results, tmp_path / "population.png")
+    assert (tmp_path / "population.png").stat().st_size
 
 
 @pytest.mark.parametrize("name", agents.CONTRASTS)
