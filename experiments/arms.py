@@ -73,7 +73,7 @@ def verdict(x: intervals.Estimate, p: float, bound: float = 0.0, below: bool = F
       below: whether the claim is that it is below.
     """
     positive, negative, neither, _ = VERDICTS
-    if p >= ALPHA:
+    if not p < ALPHA:  # nor where it is not a number
         return neither
     return positive if (x.mean > bound) != below else negative
 

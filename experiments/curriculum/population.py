@@ -47,7 +47,7 @@ def one(size: Size, seed: int) -> dict[str, Any]:
         given = {"rounds": size.rounds, "steps": size.steps, "score": mixtures.score, "progress": False}
         rounds = population.evolve(c, {RATE: RATES}, f"{folder}/population", **given)
         fields = {RATE.replace("main", f"main_{n}"): RATES for n in range(1, size.rounds + 1)}
-        fields["seed"] = [c.seed + m for m in range(len(RATES))]
+        fields["seed"] = tuple(c.seed + m for m in range(len(RATES)))
         parts = population.in_rounds(c, size.rounds, size.steps)
         runs = rljax.train_many(parts, sweep.zipped(fields), f"{folder}/fixed", progress=False)
         out = {

@@ -98,8 +98,12 @@ def at(path: Path, spent: float) -> float:
 
 
 def matched(first: Path, second: Path) -> tuple[float, float]:
-    """Return the values of two paths where both have spent the smaller of what they have at their ends."""
+    """Return the values of two paths where both have spent the smaller of what they have at their ends.
+
+    The path that ends there has its last value, even if it had spent more before.
+    """
     spent = min(first[-1][0], second[-1][0])
+    first, second = (path[-1:] if path[-1][0] == spent > 0 else path for path in (first, second))
     return at(first, spent), at(second, spent)
 
 

@@ -218,6 +218,8 @@ def _estimate(arms: Sequence[Floats], over: str, bounds: tuple[float, float], ki
         half = math.sqrt(squared)
         return Estimate(center, *_within(center - half, center + half, bounds), count, f"{kind}{over}", float(freedom))
     second = max(float(np.var(of_prompts, ddof=1)) / prompts - sum(map(_rest, arms)), 0.0)
+    if constant and second == 0.0:
+        return _equal(center, count, prompts, over, bounds, kind)
     squared += _t(prompts - 1) ** 2 * second
     low, high = _within(*_shape(arms, signs, center, math.sqrt(squared)), bounds)
     quantile = math.sqrt(squared / (parts.sum() + second))

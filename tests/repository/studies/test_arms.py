@@ -59,7 +59,8 @@ def test_the_first_claim_is_primary_and_the_others_are_corrected():
     assert arms.verdicts([above]) == ["holds"] and arms.verdicts([below]) == ["refuted"]
     assert arms.verdicts([above, above, above]) == ["holds", "inconclusive", "inconclusive"]  # two others: 2 p > 5 %
     assert arms.verdicts([above, above, (x, 0.0, False, False)]) == ["holds", "holds", "not testable here"]
-    assert arms.verdicts([(None, 0.0, False, True)]) == ["inconclusive"]
+    equal = intervals.mean([[1.0, 0.0], [0.0, 1.0]], bounds=intervals.UNIT)
+    assert arms.verdicts([(None, 0.0, False, True)]) == arms.verdicts([(equal, 0.0, False, True)]) == ["inconclusive"]
 
 
 def test_a_claim_is_decided_over_all_rates():

@@ -51,6 +51,8 @@ def test_values_are_interpolated_where_a_path_first_reaches_it():
     assert page.at(path, 0.3) == pytest.approx(5 - 2)  # of the last segment, two thirds of the way from 5 to 2
     assert page.at(path, 9.0) == 2.0
     assert page.matched([(0.0, 0.0), (0.1, 3.0)], path) == (3.0, 0.5)
+    back = [(0.0, 0.0), (0.4, 2.0), (0.3, 4.0)]  # it ends nearer than it was: its last value, not that of the way there
+    assert page.matched(back, [(0.0, 0.0), (0.6, 2.0)]) == (4.0, 1.0)
     assert page.matched([(0.0, 7.0), (-0.1, 3.0)], path) == (7.0, 0.0)  # one has spent nothing: both where they begin
 
 

@@ -35,6 +35,10 @@ def test_bounds_hold_and_equal_values_have_no_interval_of_width_zero():
     assert (ones.low, ones.high) == (pytest.approx(1 - passk.wilson(0, 50)[1]), 1.0)
     same = intervals.difference({0: np.ones(50), 1: np.ones(50)}, {0: np.ones(50), 1: np.ones(50)}, bounds=(0, 1))
     assert same.low == -same.high < 0
+    swapped = intervals.mean(
+        [np.eye(4)[0], np.eye(4)[1]], bounds=intervals.UNIT
+    )  # runs with equal means, prompts differ
+    assert swapped.mean == 0.25 and np.isnan(swapped.low)
     with pytest.raises(ValueError, match="prompts, must be the same"):
         intervals.difference({0: np.ones(3), 1: np.ones(3)}, {0: np.ones(4), 1: np.ones(4)})
 
