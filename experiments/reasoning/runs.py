@@ -243,7 +243,8 @@ class Runs:
         if name not in self._built:
             self._built[name] = _built(config(arm, self.size, self.size.variants[0], self.base))
         (program, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
-        step, history = program.steps[0], []
+        step = program.steps[0]
+        history: list[Mapping[str, Any]] = []
         state = step.begin(None, seeds.key(seed), {"policy": jax.tree.map(jnp.copy, initial)})
         rollout = _ahead(program, seed, state) if step.setup.apart else None
         for stop in self.size.measured:
