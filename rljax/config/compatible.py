@@ -103,10 +103,8 @@ def _check_actor(phase: Phase) -> None:
     """Check what an actor cannot do."""
     needs, sampler = interpreter.needs(phase.algorithm), phase.settings.sampler
     if phase.settings.model.mlp.normalise and modules.reads_reference(needs):
-        why = (
-            f"{phase.algorithm.spec} reads the reference policy, whose observations would be scaled anew by each step."
-        )
-        raise _wrong(phase, "model.mlp.normalise", why)
+        why = "reads the reference policy, whose observations would be scaled anew by each step."
+        raise _wrong(phase, "model.mlp.normalise", f"{phase.algorithm.spec} {why}")
     model, discrete = phase.settings.model, hasattr(traits.traits(phase.task).actions, "count")
     chain = model.denoising.steps
     for field in ("squash", "log_std", "std") if discrete or chain else ():
@@ -115,6 +113,8 @@ def _check_actor(phase: Phase) -> None:
             raise _wrong(phase, f"model.mlp.{field}", f"has no effect with {kind}. Remove it.")
     if discrete and chain:
         raise _wrong(phase, "model.denoising.steps", "has no effect with discrete actions. Remove it.")
+    if chain and phase.algorithm.source.relabel is not None:
+        raise _wrong(phase, "model.denoising.steps", f"{phase.algorithm.source.spec} relabels single steps. Remove it.")
     if processors.active(sampler):
         raise ValueError(f"config.sampler (phase {phase.name!r}): top_k, top_p and min_p filter tokens. Remove them.")
     for field in ("run.lag", "run.overlap", "mesh.rollout", "learner.lanes", "sampler.stop"):

@@ -34,11 +34,12 @@ def check(setup: phases.Setup, trains: bool = True) -> None:
     Raises:
       CodeError: an exception inside the task or a piece, or a result of another shape or dtype.
       ValueError: the pieces do not fit each other: a coefficient for a term that no piece writes; or the noise of a
-        gradient cannot be estimated.
+        gradient cannot be estimated, or turns cannot be played again.
     """
     where = f"phase {setup.phase.name!r}, {setup.algorithm.spec}" if trains else f"phase {setup.phase.name!r}"
     if trains:
         _noise(setup)
+        _stops(setup)
         asked = [interpreter.needs(setup.algorithm), *setup.phase.read.values()]
         head.check([name for needs in asked for name in needs.requested if not types.SCORES[name].at])
         given = [(o.module, interpreter.objective_needs(o)) for o in setup.algorithm.objectives]
@@ -75,6 +76,17 @@ def _noise(setup: phases.Setup) -> None:
                 f"{where} compares the prompts of a gradient step, and {setup.prompts} prompts are split into "
                 f"{minibatches} minibatches. Remove it, or give each minibatch an equal number of prompts, at least 2."
             )
+
+
+def _stops(setup: phases.Setup) -> None:
+    """Raise ValueError if rows of turns are given other goals and a turn ends otherwise than by end-of-sequence."""
+    source, ends = setup.algorithm.source, setup.ends
+    if source.relabel is not None and (len(ends.stop) > 1 or ends.strings is not None):
+        raise ValueError(
+            f"config.sampler.stop (phase {setup.phase.name!r}): {source.spec} plays turns again, which must end by "
+            f"end-of-sequence alone; here {len(ends.stop)} tokens{' and texts' if ends.strings else ''} end them. Use "
+            "another source, or a tokenizer with one such token."
+        )
 
 
 # --- the algorithm -----------------------------------------------------------------------------

@@ -58,6 +58,12 @@ def test_knapsack_gives_solved_prompts_the_least_and_what_is_left_to_those_never
         source.knapsack(least=5).choose(pool, problems(), OFFERED, KEY)
     with pytest.raises(ValueError, match="to most = 3"):
         source.knapsack(most=3).choose(pool, problems(), OFFERED, KEY)
+    half = {**pool, "rate": pool["rate"].at[:2].set(jnp.array([0.5, 0.0])), "rows": jnp.zeros(128, bool)}
+    gains = samples_of(source.knapsack(least=2, most=128), half, OFFERED[:2])
+    np.testing.assert_array_equal(gains, [126, 2])  # any gain is more than none
+    for piece in (source.knapsack, source.inverse_success):
+        with pytest.raises(ValueError, match="most=2: must be above least=2"):
+            piece(least=2, most=2)
 
 
 def test_the_budget_by_1_over_p_is_that_of_sainte_lague():
@@ -95,6 +101,8 @@ def test_adaptive_draws_as_many_prompts_as_the_share_that_survives_asks_for():
     np.testing.assert_array_equal(kept.valid, np.repeat([1, 0], 4))
     assert pool["share"] == 0.75  # of 1 and 1/2
     np.testing.assert_array_equal(samples_of(piece, pool, offered), [4] * 3 + [0] * 5)
+    _, crashed = select(piece, seen.replace(valid=0 * seen.valid), pool, 8)
+    assert crashed["share"] == 0.75  # nothing was seen
     for _ in range(6):
         _, pool = select(piece, seen.replace(reward=seen.reward * 0), pool, 8)
     np.testing.assert_array_equal(samples_of(piece, pool, offered), 4)  # no more than the places there are

@@ -52,7 +52,7 @@ def rows():
     taken, zero = np.pad(actions, [(0, 0), (0, 1), (0, 0)]), np.zeros(ROWS, np.int32)
     end = np.where(done.any(1), int(types.Finish.STOP), int(types.Finish.LENGTH)).astype(np.int32)
     fields = {"mask": wide[0], "reward": np.zeros(ROWS, np.float32), "group": zero, "token_reward": wide[1]}
-    fields |= {"finish": end, "on_policy": np.ones(ROWS, np.float32)}
+    fields |= {"finish": end, "on_policy": np.ones(ROWS, np.float32), "outcome": zero}
     return jax.tree.map(jnp.asarray, types.Rollout(**fields, motion=actors.Motion(seen, taken)))
 
 
@@ -99,6 +99,7 @@ def test_relabelled_rows_end_where_they_arrive_and_others_stay():
             continue
         length = int(done[i].argmax()) + 1  # there is an arrival, since the goal is where the row was
         assert done[i].any() and length <= before.mask[i].sum() and after.finish[i] == types.Finish.STOP
+        assert after.outcome[i] == types.Outcome.CORRECT
         np.testing.assert_array_equal(mask, np.arange(STEPS) < length)
         np.testing.assert_allclose(way[i, : length + 1], seen[i, : length + 1], atol=1e-5)
         np.testing.assert_array_equal(after.token_reward[i, :length], paid[i, :length])
@@ -248,6 +249,18 @@ def test_worlds_without_goals_and_two_pieces_are_refused():
         (
             control.config("point_maze(reward='shaped')", seam__source="unrolled(2) | hindsight()"),
             r"those of 'point_maze' do not",
+        ),
+        (
+            tiny.config(task="think_longer(maze(side=3))", seam__source="replay() | hindsight()"),
+            r"needs rules that relabel goals",  # the turns of a wrapper are not those of its world
+        ),
+        (
+            tiny.config(task="maze(side=3)", seam__source="replay() | hindsight()", sampler__stop=("S",)),
+            r"config\.sampler\.stop .* plays turns again, which must end by end-of-sequence alone",
+        ),
+        (
+            control.config("point_maze(side=3)", seam__source="unrolled(2) | hindsight()", model__denoising__steps=3),
+            r"config\.model\.denoising\.steps.* relabels single steps",
         ),
     ):
         with pytest.raises(ValueError, match=message):

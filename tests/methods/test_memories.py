@@ -219,6 +219,21 @@ def test_replay_takes_groups_of_the_last_batches(steps):
     assert seen == {*range(1, steps + 1)}
 
 
+def test_replay_of_unequal_groups_takes_those_that_have_the_same_rows():
+    def uneven(sizes, first):
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        rows = batch(np.zeros(4), np.zeros((4, 4)))
+        return rows.replace(group=jnp.asarray(number), index=jnp.asarray(first + number))
+
+    piece = source.replay(1.0, 1)
+    before, now = uneven((2, 6, 2, 6), 0), uneven((2, 4, 4, 6), 10)
+    pool = piece.init(before, problems())
+    _, pool = jitted(piece)(before, pool, 16, KEY)
+    mixed, _ = jitted(piece)(now, pool, 16, KEY)
+    np.testing.assert_array_equal(mixed.index, np.repeat([0, 11, 12, 3], (2, 4, 4, 6)))
+    np.testing.assert_array_equal(mixed.group, np.repeat(np.arange(4), (2, 4, 4, 6)))
+
+
 def test_replay_refuses_a_part_of_the_batch():
     rows = batch(np.zeros(4), np.zeros((4, 2)))
     pool = source.replay().init(rows, problems())

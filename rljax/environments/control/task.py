@@ -83,12 +83,15 @@ class ControlTask:
         seen, moved = every(motion.observation, after, reached)
         arrived = moved.done & (mask > 0)
         before = jnp.cumsum(arrived, axis=1) - arrived > 0
-        finish = jnp.where(jnp.any(arrived, axis=1), int(types.Finish.STOP), int(types.Finish.LENGTH))
+        solved = jnp.any(arrived, axis=1)
+        finish = jnp.where(solved, int(types.Finish.STOP), int(types.Finish.LENGTH))
+        outcome = jnp.where(solved, int(types.Outcome.CORRECT), int(types.Outcome.WRONG))
         new = rollout.replace(
             mask=jnp.where(before, 0.0, mask),
             token_reward=jnp.where(before, 0.0, moved.reward * mask),
             motion=motion.replace(observation=seen),
             finish=finish.astype(jnp.int32),
+            outcome=None if rollout.outcome is None else outcome.astype(jnp.int32),
         )
         return new, length > 0
 

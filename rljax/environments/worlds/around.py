@@ -15,8 +15,8 @@ from rljax.environments import worlds as contract
 from rljax.environments.worlds import tokens
 
 Array = types.Array
-# they read the state of the inner world, or are about its verdicts
-_UNSHARED = ("limits", "picture", "pictures", "supplies", "training")
+# they read the state or the rows of the inner world, or are about its verdicts
+_UNSHARED = ("goals", "limits", "picture", "pictures", "relabelled", "supplies", "training")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import groups, single
 
 Array = types.Array
-_SURPLUS = 1e-9  # value of a further sample of a prompt whose success rate is 0, below any other
 
 
 def allot(value: Array, least: int, total: int) -> Array:
@@ -43,6 +42,11 @@ def _offered(pool: types.Tree, offered: Array) -> tuple[Array, Array]:
     return pool["candidates"][place], place
 
 
+def _check(least: int, most: int) -> None:
+    if most <= least:
+        raise ValueError(f"most={most}: must be above least={least}")
+
+
 @define.source
 def knapsack(
     least: types.Count = 2, most: types.Count = 128, prior: types.Fraction = 0.5, candidates: candidates_lib.Number = 0
@@ -63,8 +67,9 @@ def knapsack(
       candidates: the number of prompts of which rates are kept; 0: all.
 
     Raises:
-      ValueError: B is below ``least`` or above ``most`` samples of each prompt.
+      ValueError: ``most`` is not above ``least``, or B is below ``least`` or above ``most`` samples of each prompt.
     """
+    _check(least, most)
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         index = candidates_lib.index(problems, candidates)
@@ -73,9 +78,9 @@ def knapsack(
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
         index, place = _offered(pool, offered)
-        p, number = pool["rate"][place][:, None], jnp.arange(least, max(most, least + 1), dtype=jnp.float32)[None, :]
+        p, number = pool["rate"][place][:, None], jnp.arange(least, most, dtype=jnp.float32)[None, :]
         gain = p * (1.0 - p) ** 2 * (p**number * (1.0 - p) + (1.0 - p) ** number * p)
-        surplus = _SURPLUS / number * jnp.where(p < 1, 1.0, 1e-3)
+        surplus = jnp.where(p < 1, -number, -1e6 - number)  # below any gain
         return types.Choice(index, allot(jnp.where((p > 0) & (p < 1), gain, surplus), least, pool["rows"].size))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
@@ -112,8 +117,9 @@ def inverse_success(
       candidates: the number of prompts of which counts are kept; 0: all.
 
     Raises:
-      ValueError: B is below ``least`` or above ``most`` samples of each prompt.
+      ValueError: ``most`` is not above ``least``, or B is below ``least`` or above ``most`` samples of each prompt.
     """
+    _check(least, most)
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         index = candidates_lib.index(problems, candidates)
@@ -123,7 +129,7 @@ def inverse_success(
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
         index, place = _offered(pool, offered)
         weight = (total + pool["count"][place]) / (positives + pool["wins"][place])
-        number = jnp.arange(least, max(most, least + 1), dtype=jnp.float32)
+        number = jnp.arange(least, most, dtype=jnp.float32)
         return types.Choice(index, allot(weight[:, None] / (number + 0.5)[None, :], least, pool["rows"].size))
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
@@ -165,7 +171,8 @@ def adaptive(oversample: types.Count = 4, decay: types.Fraction = 0.9) -> types.
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         seen = groups.tally(rollout)
-        share = jnp.sum((seen.spread > 0) * 1.0) / jnp.maximum(jnp.sum((seen.count > 0) * 1.0), 1.0)
+        count_of = jnp.sum((seen.count > 0) * 1.0)
+        share = jnp.where(count_of > 0, jnp.sum((seen.spread > 0) * 1.0) / jnp.maximum(count_of, 1.0), pool["share"])
         rows, _ = single.dynamic(oversample).select(rollout, (), count, key)
         return rows, {**pool, "share": decay * pool["share"] + (1.0 - decay) * share}
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.frame import extras
 from rljax.transforms.source import edits, groups
 
@@ -20,7 +20,7 @@ Array = types.Array
 
 @define.source
 def cure(
-    share: types.Fraction = 0.25, branches: types.Count = 3, top: types.Count = 20, forks: types.Count = 1
+    share: edits.Share = 0.25, branches: types.Count = 3, top: types.Count = 20, forks: types.Count = 1
 ) -> types.Source:
     """Cut rows before tokens of high entropy and sample continuations into the same group.
 
@@ -58,7 +58,7 @@ def cure(
 @define.source
 def attended(
     delimiter: str,
-    share: types.Fraction = 1 / 3,
+    share: edits.Share = 1 / 3,
     forks: types.Count = 2,
     top: types.Fraction = 0.2,
     apart: types.Count = 4,
@@ -145,9 +145,7 @@ def _cut(
 
 
 @define.source
-def retry_from_middle(
-    low: types.Fraction = 0.5, high: types.Fraction = 0.5, rows: types.Fraction = 0.5
-) -> types.Source:
+def retry_from_middle(low: types.Fraction = 0.5, high: types.Fraction = 0.5, rows: edits.Share = 0.5) -> types.Source:
     """Continue each row of a group without a success from a state of its own completion, in its place.
 
     Args:
@@ -158,6 +156,7 @@ def retry_from_middle(
 
     def edit(pool, problems, rollout, solutions, count, key):
         failed = edits.unsolved(rollout)[groups.place(rollout)] & (_length(rollout) > 1)
+        failed &= trajectories.on_policy(rollout) > 0  # a demonstration stays
         row = jnp.argsort(~failed, stable=True)[:count].astype(jnp.int32)
         share = low + (high - low) * _uniform(key, count)
         return _continued(rollout, row, failed[row], _kept(rollout, row, share))
@@ -169,7 +168,7 @@ def retry_from_middle(
 
 
 @define.source
-def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: types.Fraction = 0.5) -> types.Source:
+def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: edits.Share = 0.5) -> types.Source:
     """Sample a group whose rewards do not differ again, all rows from one state of one of its completions.
 
     Rows are compared with others from the same state only, as in the branches of B2-DiffuRL (arXiv 2503.11240).
@@ -249,8 +248,8 @@ def anytime(
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit) -> types.Rollout:
         rows, width = first.mask.shape
         mean, valid = _means(second, (rows, cuts, summaries))
-        cut = edit.used.reshape(rows, cuts)
-        reward, spent = jnp.where(cut, mean, first.reward[:, None]), budgets(width)
+        cut, spent = edit.used.reshape(rows, cuts), budgets(width)
+        reward = jnp.where(cut & jnp.any(valid > 0, axis=2), mean, first.reward[:, None])
         segment = jnp.sum(jnp.arange(width)[:, None] >= spent[None, :], axis=1)
         trained = ~cut[:, -1:] | (segment < cuts)[None, :]
         number = jnp.broadcast_to(jnp.minimum(segment, cuts - 1), (rows, width)).astype(jnp.int32)

@@ -19,14 +19,18 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
     """Replace the last ``share`` of the groups by groups of the last ``steps`` batches, which are that old at most.
 
     The pool holds those batches as they were sampled; the first step has none and trains on fresh rows alone. A group
-    is replaced by the group of the same place in one of the batches, all equally likely. ``behaviour_logp`` and
-    ``version`` stay as the policy that wrote the rows left them, whose ``on_policy`` is 0. Source: ReMix (arXiv
-    2507.06892): 0.4, 2.
+    is replaced by the group of the same place in one of the batches, all equally likely, if that group has the same
+    rows of the batch, as all have whose samples are equally many. ``behaviour_logp`` and ``version`` stay as the policy
+    that wrote the rows left them, whose ``on_policy`` is 0. Source: ReMix (arXiv 2507.06892): 0.4, 2.
     """
 
     def init(rollout: types.Rollout, problems: types.Problems) -> types.Tree:
         rows = jax.tree.map(lambda x: jnp.zeros((steps * x.shape[0], *x.shape[1:]), x.dtype), rollout)
         return {"rows": rows, "filled": jnp.zeros((), jnp.int32)}  # batches stored so far
+
+    def spans(group: Array) -> Array:
+        rows = types.Rollout(group, group, group)
+        return jnp.stack([groups.sample(rows), groups.size(rows)], axis=1)
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         place, size = groups.place(rollout), rollout.reward.size
@@ -37,6 +41,8 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
         behind = jax.random.randint(key, (size,), 0, jnp.clip(filled, 1, steps))[place]
         batch = (filled - 1 - behind) % steps
         rows = groups.take(pool["rows"], batch * size + jnp.arange(size, dtype=jnp.int32))
+        stored = jax.vmap(spans)(pool["rows"].group.reshape(steps, size))[batch, jnp.arange(size)]
+        replayed &= jnp.all(stored == spans(rollout.group), axis=1)
         mixed = groups.put(replayed, rows, rollout)
         mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
         start = (filled % steps) * size

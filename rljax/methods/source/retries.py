@@ -116,6 +116,7 @@ def of_rows(part: Any, longer: Any) -> types.Again:
         row = jnp.arange(count, dtype=jnp.int32)
         parts = part(pool, problems, rollout, solutions, groups.sample(rollout), groups.size(rollout))
         used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
+        used &= ops.valid_rows(rollout) > 0  # others were not sampled
         return edits.prompts(rollout, row, used, *parts)
 
     return _in_place(edit, longer)
@@ -239,7 +240,7 @@ def templates(texts: tuple[str, ...]) -> types.Source:
 
 @define.source
 def expert_rewrite(
-    before: str = "", after: str = "", room: types.Count = 64, prompts: types.Fraction = 0.5
+    before: str = "", after: str = "", room: types.Count = 64, prompts: edits.Share = 0.5
 ) -> types.Source:
     """Let the policy write the demonstration in its own words, and put a correct one into a group without a success.
 

@@ -213,7 +213,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
       kept: ``[M]`` int32, how many tokens.
 
     Returns:
-      M rows; before ``kept`` the mask, the head and what the sampler reported come from the first pass.
+      M rows; before ``kept`` mask, head, token rewards and what the sampler reported come from the first pass.
     """
     mine = jnp.arange(first.mask.shape[1])[None, :] < kept[:, None]
 
@@ -222,7 +222,7 @@ def joined(first: types.Rollout, second: types.Rollout, row: Array, kept: Array)
             return new
         return jnp.where(mine.reshape(mine.shape + (1,) * (new.ndim - 2)), old[row], new)
 
-    names = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "version")
+    names = ("mask", "behaviour_logp", "raw_logp", "entropy", "square_prob", "version", "token_reward")
     fields = {name: pick(getattr(first, name), getattr(second, name)) for name in names}
     assert first.action is not None and second.action is not None
     action = second.action.replace(kept=pick(first.action.kept, second.action.kept))

@@ -271,6 +271,8 @@ def test_a_retry_continues_each_row_of_a_failed_group_in_its_place():
     np.testing.assert_array_equal(edit.row, [2, 3, 0])
     np.testing.assert_array_equal(edit.used, [True, True, False])
     np.testing.assert_array_equal(edit.head.length, [2, 3, 0])
+    shown = edited(piece, rows.replace(on_policy=np.array([1, 1, 1, 0], np.float32)), count=3)
+    np.testing.assert_array_equal(shown.row[shown.used], [2])  # a demonstration stays
     merged = merge(piece, rows, second_of(edit, 1), edit)
     np.testing.assert_array_equal(merged.reward, [0, 1, 1, 1])
     np.testing.assert_array_equal(merged.action.token[:2], rows.action.token[:2])
@@ -310,6 +312,8 @@ def test_budgets_cut_thoughts_and_credit_what_comes_before():
     # F = [[1, .5], [.75, .5]]; A_0 = F_0 - mean F_0, A_1 = F_1 - r_1 / 4 - mean F_1 / 2
     np.testing.assert_allclose(out[:, 0], [0.125, -0.125])
     np.testing.assert_allclose(out[1, 5], 0.5 - 0.125 - 0.25)
+    crashed = merge(piece, rows, second.replace(valid=np.repeat([1, 1, 0, 1], 2).astype(np.float32)), edit)
+    np.testing.assert_allclose(crashed.extra["cut_reward"], [[1, 1], [0, 1]])  # the row's own reward in its place
     one = source.anytime(cuts=1, summaries=2, room=4)
     edit = edited(one, rows, count=2)
     merged = merge(one, rows, second_of(edit, 2, [9, 9, 0, 1], width=12), edit)

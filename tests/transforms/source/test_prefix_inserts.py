@@ -56,6 +56,10 @@ def test_a_finished_answer_is_thought_over_again_after_a_trigger():
     np.testing.assert_array_equal(merged.reward, [1, 1, 0, 0])
     np.testing.assert_array_equal(merged.extra["pass"], [1, 1, 0, 0])  # row 2 went wrong again and stays
     np.testing.assert_array_equal(merged.on_policy, [0, 0, 1, 1])
+    paid, after = rows.replace(token_reward=rows.mask / 4), continued_of(edit, [1, 0, 1])
+    paid = merge(piece, paid, after.replace(token_reward=after.mask / 2), edit).token_reward
+    np.testing.assert_allclose(paid[0, :4], 1 / 4)  # of the first pass, which wrote these
+    np.testing.assert_allclose(paid[0, int(edit.head.length[0]) :], 1 / 2)
     end = int(edit.head.length[0])
     trigger = (np.arange(12) >= 4) & (np.arange(12) < end)
     np.testing.assert_array_equal(merged.extra["head"][0], trigger)

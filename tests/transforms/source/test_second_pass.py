@@ -158,6 +158,8 @@ def test_templates_take_turns_in_the_group():
     edit = edited(piece, first, P * G)
     assert shown(edit)[:G] == [None, [1, 2, 3, ord("a")], [1, 2, 3, ord("b"), ord("c")], None]
     assert merged(piece, first, edit, right=(), each=1)[0] == [[-1, 1, 2, -1], [-1, 5, 6, -1], [-1, 9, 10, -1]]
+    sampled = first.replace(valid=np.repeat([1.0, 0.0], [G, (P - 1) * G]))
+    np.testing.assert_array_equal(edited(piece, sampled, P * G).used[G:], False)
 
 
 def test_conditioned_asks_for_the_best_and_trains_under_what_the_row_is():
