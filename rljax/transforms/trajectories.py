@@ -144,6 +144,17 @@ def once(rollout: types.Rollout, weight: Array | None = None) -> Array:
     return weight if rollout.episode is None else ops.segment_first(ids(rollout), weight)
 
 
+def last(rollout: types.Rollout) -> Array:
+    """Return bool [B], the last row with trained tokens of each trajectory; all rows where their tokens are not paid.
+
+    Rows whose tokens are not paid are judged as wholes, see ``_linked``.
+    """
+    if rollout.episode is None or rollout.token_reward is None:
+        return jnp.ones_like(rollout.mask[:, 0], bool)
+    counted = ops.valid_rows(rollout) * jnp.max(rollout.mask, axis=1)
+    return ops.segment_first(ids(rollout)[::-1], counted[::-1])[::-1] > 0
+
+
 def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None) -> Array:
     """Return log pi - log ref at sampling, unfiltered, ``[B, T]``.
 
@@ -204,6 +215,11 @@ def _at_first(x: Array, mask: Array, end: Array) -> Array:
     return jnp.where(jnp.any(mask > 0, axis=1), ops.row_sum(x, ops.first_token(mask))[:, 0], end)
 
 
+def token_rewards(rollout: types.Rollout) -> Array:
+    """Return ``ops.token_rewards``, with the rows' reward, which all rows of a trajectory repeat, in its last row."""
+    return ops.token_rewards(rollout.replace(reward=jnp.where(last(rollout), ops.reward(rollout), 0.0)))
+
+
 def reward_to_go(
     rollout: types.Rollout, gamma: Array | float = 1.0, paid: Array | None = None, mask: Array | None = None
 ) -> Array:
@@ -212,13 +228,13 @@ def reward_to_go(
     Args:
       rollout: the rows.
       gamma: discount of a step, in [0, 1].
-      paid: ``[B, T]``, the reward of each token; None: ``ops.token_rewards``.
+      paid: ``[B, T]``, the reward of each token; None: ``token_rewards``.
       mask: ``[B, T]``, 1 on the tokens that are steps; None: the mask of the rollout.
 
     Returns:
       ``[B, T]``, 0 where ``mask`` is 0.
     """
-    paid, mask = ops.token_rewards(rollout) if paid is None else paid, rollout.mask if mask is None else mask
+    paid, mask = token_rewards(rollout) if paid is None else paid, rollout.mask if mask is None else mask
 
     def back(end: Array) -> tuple[Array, Array]:
         out = ops.reward_to_go(paid, mask, gamma, end)

@@ -35,7 +35,8 @@ def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0) -> 
     """Compute ``gae``, with the last value after the cut on rows cut by the length limit. T-PPO (arXiv 2506.15050)."""
     finish = ops.given(r.finish, "truncated_gae: the rollout has no finish")[:, None]
     value = ops.given(r.value, "truncated_gae: the rollout has no value")
-    cut = jnp.where(finish == types.Finish.LENGTH, gamma * value * ops.last_token(r.mask), 0.0)
+    cut = (finish == types.Finish.LENGTH) & trajectories.last(r)[:, None]
+    cut = jnp.where(cut, gamma * value * ops.last_token(r.mask), 0.0)
     return credit.estimates(r, gamma, lam, bootstrap=cut)
 
 
@@ -165,7 +166,8 @@ def process_supervision(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> 
       ddof: subtracted from the count in the variance.
     """
     paid = ops.given(r.token_reward, "process_supervision: the rollout has no token_reward") * r.mask
-    among, once = _on_tokens(r.group, r.mask), jnp.where(paid != 0, ops.trained_tokens(r), 0.0)
+    steps = r.extra.get("paid", paid) != 0  # a charge of a KL makes no step
+    among, once = _on_tokens(r.group, r.mask), jnp.where(steps, ops.trained_tokens(r), 0.0)
     centred = paid - ops.segment_mean(paid, among, once)
     step = once * normalise.over(centred, ops.segment_std(paid, among, once, ddof) + epsilon)
     return trajectories.reward_to_go(r, 1.0, step)

@@ -173,7 +173,7 @@ def _readable(r: types.Rollout):
 def _agreement(r: types.Rollout, score, answer):
     """Return [B], 1 on readable rows whose answer has their group's best total score; the smallest of equal ones."""
     readable = _readable(r)
-    total = ops.segment_total(score * readable, ops.dense(r.group, answer))
+    total = ops.segment_total(score * trajectories.once(r, readable), ops.dense(r.group, answer))
     best = shaping.largest(jnp.where(readable > 0, total, 0.0), r)
     best = best * (1 - 1e-5)  # sums in another order differ by rounding
     number = answer.astype(total.dtype)
@@ -201,9 +201,10 @@ def collective_vote(r, models: types.Count) -> types.Rollout:
     """
     readable, answer = _readable(r), ops.part(r, "answer").astype(r.group.dtype)
     model = ops.dense(r.group, (r.group if models == 1 else shaping.field(r, "agent")) % models)
-    votes = ops.segment_total(readable, ops.dense(model, answer))
+    once = trajectories.once(r, readable)
+    votes = ops.segment_total(once, ops.dense(model, answer))
     most = shaping.largest(jnp.where(readable > 0, votes, 0.0), r, model)
-    return trajectories.replaced(r, _agreement(r, shaping.over(most, ops.segment_total(readable, model)), answer))
+    return trajectories.replaced(r, _agreement(r, shaping.over(most, ops.segment_total(once, model)), answer))
 
 
 @define.reward(needs=define.reads(extra=("reference_answer",)))

@@ -11,8 +11,9 @@ PAID = types.Needs(token_reward=True)
 
 
 def _steps(r: types.Rollout):
-    """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid something."""
-    return jnp.where(r.extra.get("step_end", steps.payments(r)) != 0, r.mask, 0.0)
+    """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid, charges aside."""
+    paid = r.extra.get("paid", steps.payments(r))
+    return jnp.where(r.extra.get("step_end", paid) != 0, r.mask, 0.0)
 
 
 def turns(r: types.Rollout) -> tuple[types.Array, types.Array]:

@@ -18,7 +18,7 @@ def estimates(
 ) -> tuple[types.Array, types.Array]:
     """Return (estimates with ``lam``, targets with ``value_lam``); ``bootstrap`` is added to the rewards."""
     value = ops.given(r.value, "advantage: the rollout has no value")
-    paid = ops.token_rewards(r) + bootstrap
+    paid = trajectories.token_rewards(r) + bootstrap
     if r.motion is not None:
         paid = paid + _beyond(r, value, gamma)
     advantage = trajectories.gae(r, paid, value, r.mask, gamma, lam)
@@ -83,7 +83,7 @@ def turn_numbers(
     ids = distinct_ids(ops.segments(r, "turn"))
     first = ops.segment_first(ids, r.mask)
     values = ops.given(r.value, "advantage: the rollout has no value")
-    paid = ops.token_rewards(r) + (0.0 if r.motion is None else _beyond(r, values, gamma))
+    paid = trajectories.token_rewards(r) + (0.0 if r.motion is None else _beyond(r, values, gamma))
     reward = ops.segment_total(paid, ids) * first
     value = jnp.where(first > 0, values, 0.0)
     return reward, value, first, lambda x: ops.segment_total(x * first, ids)

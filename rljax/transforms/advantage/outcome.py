@@ -64,7 +64,8 @@ def charge_kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegati
 
     At sampling, unfiltered. Source: OpenRLHF, AReaL. Unlike ``reward.kl`` no group statistic sees it.
     """
-    cost = ops.kl_estimate(estimator, trajectories.to_reference(r, "charge_kl") * r.mask)
+    d = jnp.where(r.mask > 0, trajectories.to_reference(r, "charge_kl"), 0.0)
+    cost = ops.kl_estimate(estimator, d)
     return normalise.current(r) - coefficient * trajectories.reward_to_go(r, paid=cost)
 
 

@@ -130,7 +130,7 @@ def kl(r, estimator: types.Estimator = "k1", coefficient: types.NonNegative = 0.
     (arXiv 1909.08593, eq. 2). Differs from ``penalty.kl``, which is part of the loss and is differentiated.
     """
     d = trajectories.to_reference(r, "reward.kl")
-    cost = -coefficient * ops.kl_estimate(estimator, d * r.mask) * r.mask
+    cost = -coefficient * ops.kl_estimate(estimator, jnp.where(r.mask > 0, d, 0.0)) * r.mask
     paid = jnp.zeros_like(cost) if r.token_reward is None else r.token_reward
     return r.replace(token_reward=paid + cost, extra={"paid": paid, **r.extra})
 
