@@ -23,6 +23,7 @@ def kind(name):
 
 # by name, what a config must write for pieces with arguments that have no default
 ARGUMENTS = {
+    "attended": "';'",
     "easiest": "0.5",
     "gaussian": "0.5",
     "mixed": "(0.5, 0.5)",
