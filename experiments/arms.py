@@ -332,6 +332,19 @@ def _text(x: intervals.Estimate, quantity: str) -> str:
     return text(x) if quantity.startswith("pass@") else text(x, 1.0, ".3g")
 
 
+def decided(cases: Sequence[tuple[str, intervals.Estimate, float, bool]]) -> list[str]:
+    """Return the lines of a table of claims, the first one primary.
+
+    Args:
+      cases: of each claim its text, the estimate of its difference, its bound, and whether it claims to be below.
+    """
+    lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
+    said = verdicts([(gap, bound, below, True) for _, gap, bound, below in cases])
+    for number, ((claim, gap, *_), verdict) in enumerate(zip(cases, said, strict=True)):
+        lines.append(f"| {claim}{' (primary)' * (number == 0)} | {text(gap)} | {verdict} |")
+    return lines
+
+
 def text(x: intervals.Estimate, scale: float = 100.0, form: str = ".1f") -> str:
     """Return an estimate with its interval if it has one, in percent or in another unit."""
     mean, low, high = (format(scale * v, form) for v in (x.mean, x.low, x.high))

@@ -186,14 +186,12 @@ def value(found: Mapping[str, Any], quantity: str) -> float:
 
 def table(contrast: Contrast, stored: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of the page: claims, and what each arm reached, in percent."""
-    gaps = []
+    cases = []
     for claim in contrast.claims:
         arm = {name: [value(run[name], claim.quantity) for run in stored] for name in (claim.second, claim.first)}
-        gaps.append(intervals.difference(*(dict(enumerate(v)) for v in arm.values()), bounds=intervals.UNIT))
-    said = arms.verdicts([(gap, c.margin, c.below, True) for gap, c in zip(gaps, contrast.claims, strict=True)])
-    lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
-    for number, (claim, gap, verdict) in enumerate(zip(contrast.claims, gaps, said, strict=True)):
-        lines.append(f"| {claim.text}{' (primary)' * (number == 0)} | {arms.text(gap)} | {verdict} |")
+        gap = intervals.difference(*(dict(enumerate(v)) for v in arm.values()), bounds=intervals.UNIT)
+        cases.append((claim.text, gap, claim.margin, claim.below))
+    lines = arms.decided(cases)
     lines += ["", "| arm | pass@1 during the run | at the end | verdicts |", "| --- | --- | --- | --- |"]
     for name in ("clone", *contrast.arms):
         cells = []

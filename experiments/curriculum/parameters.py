@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import figure
 
 import rljax
-from experiments.arms import text, verdicts
+from experiments.arms import decided
 from experiments.worlds import seeds
 from rljax import types
 from rljax.run.evaluation import intervals
@@ -106,15 +106,11 @@ def table(results: Sequence[Mapping[str, Any]], size: Size) -> str:
     """Return the tables of the page, in percent."""
     early, last = size.measured[SHOWN], size.measured[-1]
     claims = (("ALP-GMM", "uniform", early), ("ALP-GMM", "ALP by bands", early), ("ALP-GMM", "uniform", last))
-    gaps = [
-        intervals.difference(solved(results, b, step), solved(results, a, step), bounds=intervals.UNIT)
-        for a, b, step in claims
-    ]
-    said = verdicts([(gap, 0.0, False, True) for gap in gaps])
-    lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
-    for number, ((a, b, step), gap, verdict) in enumerate(zip(claims, gaps, said, strict=True)):
-        name = f"After {step} steps, {a} solves more than {b}" + (" (primary)" if number == 0 else "")
-        lines.append(f"| {name} | {text(gap)} | {verdict} |")
+    cases = []
+    for a, b, step in claims:
+        gap = intervals.difference(solved(results, b, step), solved(results, a, step), bounds=intervals.UNIT)
+        cases.append((f"After {step} steps, {a} solves more than {b}", gap, 0.0, False))
+    lines = decided(cases)
     lines += ["", f"| source | solved after {early} steps | after {last} | drawn from the lowest sixteenth |"]
     lines.append("| --- " * 4 + "|")
     for name in SOURCES:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import figure
 
 import rljax
-from experiments.arms import verdicts
+from experiments.arms import decided
 from experiments.curriculum import mixtures
 from experiments.worlds import seeds
 from rljax.run.evaluation import intervals
@@ -74,18 +74,11 @@ def ended(result: Mapping[str, Any], arm: str, what: str) -> float:
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of the page, in percent."""
     values = {(arm, what): [ended(r, arm, what) for r in results] for arm in (POPULATION, FIXED) for what in CLAIMS}
-
-    def by_seed(arm: str, what: str) -> dict[Hashable, float]:
-        return dict[Hashable, float](enumerate(values[arm, what]))
-
-    gaps = [
-        intervals.difference(by_seed(FIXED, what), by_seed(POPULATION, what), bounds=intervals.UNIT) for what in CLAIMS
-    ]
-    said = verdicts([(gap, 0.0, False, True) for gap in gaps])
-    lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
-    for (what, claim), verdict in zip(CLAIMS.items(), said, strict=True):
-        primary = " (primary)" if what == "best" else ""
-        lines.append(f"| {claim}{primary} | {seeds.gap(values[FIXED, what], values[POPULATION, what])} | {verdict} |")
+    cases = []
+    for what, claim in CLAIMS.items():
+        fixed, other = (dict[Hashable, float](enumerate(values[arm, what])) for arm in (FIXED, POPULATION))
+        cases.append((claim, intervals.difference(fixed, other, bounds=intervals.UNIT), 0.0, False))
+    lines = decided(cases)
     lines += ["", "| | best member | mean of members |", "| --- | --- | --- |"]
     lines.append(f"| clone, where all start | {seeds.percent([r['base'] for r in results])} | |")
     for arm in (POPULATION, FIXED):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
-from experiments.arms import verdicts
+from experiments.arms import decided
 from experiments.worlds import seeds
 from rljax import types
 from rljax.run.evaluation import intervals
@@ -88,16 +88,12 @@ def table(results: Sequence[Mapping[str, Any]], size: Size) -> str:
     """Return the tables of the page, in percent."""
     places = size.steps // size.every // 2, size.steps // size.every
     solved = {(name, at): [r[name][at][1] for r in results] for name in SHARES for at in places}
-    gaps = []
+    cases = []
     for at in places:
         plain, other = (dict[Hashable, float](enumerate(solved[name, at])) for name in (FIRST, LAST))
-        gaps.append(intervals.difference(plain, other, bounds=intervals.UNIT))
-    lines = ["| claim | difference | verdict |", "| --- | --- | --- |"]
-    said = verdicts([(gap, 0.0, False, True) for gap in gaps])
-    for at, verdict in zip(places, said, strict=True):
-        primary = " (primary)" if at == places[0] else ""
-        gap = seeds.gap(solved[FIRST, at], solved[LAST, at])
-        lines.append(f"| After {at * size.every} steps, {LAST} solve more than {FIRST}{primary} | {gap} | {verdict} |")
+        gap = intervals.difference(plain, other, bounds=intervals.UNIT)
+        cases.append((f"After {at * size.every} steps, {LAST} solve more than {FIRST}", gap, 0.0, False))
+    lines = decided(cases)
     lines += ["", "| arm | " + " | ".join(f"solved after {at * size.every} steps" for at in places) + " |"]
     lines.append("| --- " * 3 + "|")
     for name in SHARES:

@@ -37,8 +37,7 @@ def conditioned(texts: tuple[str, ...]) -> types.Source:
         return {"texts": jnp.asarray(ids, jnp.int32)}
 
     def part(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, solutions, sample, of):
-        del pool, solutions
-        return [edits.only(ops.valid_rows(rollout) > 0, edits.text(problems, texts[-1]))]
+        return [edits.text(problems, texts[-1])]
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         context, number = rollout.context, quantile(rollout, len(texts))

@@ -28,11 +28,11 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
         rows = jax.tree.map(lambda x: jnp.zeros((steps * x.shape[0], *x.shape[1:]), x.dtype), rollout)
         return {"rows": rows, "filled": jnp.zeros((), jnp.int32)}  # batches stored so far
 
-    def spans(group: Array) -> Array:
-        rows = types.Rollout(group, group, group)
-        return jnp.stack([groups.sample(rows), groups.size(rows)], axis=1)
-
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
+        def spans(group: Array) -> Array:
+            rows = rollout.replace(group=group)
+            return jnp.stack([groups.sample(rows), groups.size(rows)], axis=1)
+
         place, size = groups.place(rollout), rollout.reward.size
         if pool["rows"].reward.size != steps * size:
             raise ValueError("source.replay stores whole batches: write it before the pieces that choose among rows")

@@ -98,16 +98,20 @@ def explained(share: edits.Share = 1.0, explanations: types.Count = 1, text: str
 
 
 def _in_place(edit: Any, longer: Any) -> types.Again:
-    """Sample rows again in their places; ``edit`` edits each row."""
+    """Sample valid rows again in their places; ``edit`` edits each row."""
+
+    def sampled(pool: types.Tree, problems: types.Problems, rollout: types.Rollout, *rest: Any) -> types.Edit:
+        out = edit(pool, problems, rollout, *rest)
+        return out.replace(used=out.used & (ops.valid_rows(rollout)[out.row] > 0))
 
     def merge(first: types.Rollout, second: types.Rollout, edit: types.Edit):
         return groups.replaced(first, second, edit, edit.row[:, None])
 
-    return types.Again(edit=edit, merge=merge, by="row", samples=1, longer=longer)
+    return types.Again(edit=sampled, merge=merge, by="row", samples=1, longer=longer)
 
 
 def of_rows(part: Any, longer: Any) -> types.Again:
-    """Sample every row again that ``part(pool, problems, rollout, solutions, sample, of)`` gives something to read.
+    """Sample valid rows again that ``part(pool, problems, rollout, solutions, sample, of)`` gives something to read.
 
     ``sample`` is the row's number in its group, ``of`` the size of the group, ``[B]`` both.
     """
@@ -116,7 +120,6 @@ def of_rows(part: Any, longer: Any) -> types.Again:
         row = jnp.arange(count, dtype=jnp.int32)
         parts = part(pool, problems, rollout, solutions, groups.sample(rollout), groups.size(rollout))
         used = jnp.asarray(sum(jnp.sum(mask, axis=-1) for _, mask in parts)) > 0
-        used &= ops.valid_rows(rollout) > 0  # others were not sampled
         return edits.prompts(rollout, row, used, *parts)
 
     return _in_place(edit, longer)
@@ -165,7 +168,7 @@ def hinted(share: types.Fraction = 0.5, chance: types.Fraction = 1.0, text: str 
     def edit(pool, problems, rollout, solutions, count, key):
         row = jnp.arange(count, dtype=jnp.int32)
         keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(rollout.group[row])
-        helped = jax.vmap(lambda k: jax.random.bernoulli(k, chance))(keys) & (ops.valid_rows(rollout)[row] > 0)
+        helped = jax.vmap(lambda k: jax.random.bernoulli(k, chance))(keys)
         shown = edits.solution(solutions, row, share)
         used = helped & (jnp.any(shown[1] > 0, axis=1) | bool(problems.encode(text)))
         return edits.prompts(rollout, row, used, edits.text(problems, text), shown)

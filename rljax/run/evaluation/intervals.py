@@ -210,16 +210,15 @@ def _estimate(arms: Sequence[Floats], over: str, bounds: tuple[float, float], ki
     of_prompts = sum(sign * x.mean(axis=0) for sign, x in zip(signs, arms, strict=True))
     scale = max(float(np.abs(x).max()) for x in arms)
     constant = max(float(np.ptp(x.mean(axis=1))) for x in arms) <= 1e-12 * scale
-    if constant and np.ptp(of_prompts) <= 1e-12 * scale:  # an interval of width 0 would claim certainty
+    several = 0.0 if prompts == 1 else float(np.var(of_prompts, ddof=1)) / prompts - sum(map(_rest, arms))
+    second = max(several, 0.0)
+    if constant and second <= (1e-12 * scale) ** 2:  # an interval of width 0 would claim certainty
         return _equal(center, count, prompts, over, bounds, kind)
     freedom = 1.0 if constant else parts.sum() ** 2 / (parts**2 / [len(x) - 1 for x in arms]).sum()
     squared = _t(freedom) ** 2 * parts.sum()
     if prompts == 1:
         half = math.sqrt(squared)
         return Estimate(center, *_within(center - half, center + half, bounds), count, f"{kind}{over}", float(freedom))
-    second = max(float(np.var(of_prompts, ddof=1)) / prompts - sum(map(_rest, arms)), 0.0)
-    if constant and second == 0.0:
-        return _equal(center, count, prompts, over, bounds, kind)
     squared += _t(prompts - 1) ** 2 * second
     low, high = _within(*_shape(arms, signs, center, math.sqrt(squared)), bounds)
     quantile = math.sqrt(squared / (parts.sum() + second))
