@@ -103,11 +103,11 @@ def first(setup: phases.Setup, rows: types.Rollout) -> types.Rollout:
     return extras.put(rows.replace(context=wide), {"pass": jnp.zeros_like(rows.reward), "head": head})
 
 
-def attended(setup: phases.Setup, params: types.Tree, rows: types.Rollout, key: types.Key) -> types.Rollout:
+def attended(setup: phases.Setup, params: types.Tree | None, rows: types.Rollout, key: types.Key) -> types.Rollout:
     """Return rows with what ``look`` of ``types.Again`` says of the policy's attention, which only ``edit`` reads.
 
     ``look`` is given a function ``attention(step, apart)`` of the step of each token ``[B, T]``, from 1, 0 for none,
-    that returns what ``models.Model.attended`` does of at most T steps, ``[B, T]``.
+    that returns what ``models.Model.attended`` does of at most T steps, ``[B, T]``; without ``params`` zeros.
     """
     look = of(setup).look
     if look is None:
@@ -119,6 +119,8 @@ def attended(setup: phases.Setup, params: types.Tree, rows: types.Rollout, key: 
         assert context is not None and action is not None
 
         def attention(step: Array, apart: int) -> Array:
+            if params is None:
+                return jnp.zeros_like(rows.mask)
             token = jnp.concatenate([context.token, action.token], axis=1)
             mask = jnp.concatenate([context.mask, (step > 0).astype(context.mask.dtype)], axis=1)
             of_all = jnp.concatenate([jnp.zeros_like(context.token), step], axis=1)
@@ -158,6 +160,7 @@ def merged(setup: phases.Setup, rows: types.Rollout, second: types.Rollout, edit
 
 def edited(
     setup: phases.Setup,
+    params: types.Tree | None,
     pool: types.Tree,
     step: Array,
     rows: types.Rollout,
@@ -168,6 +171,7 @@ def edited(
 
     Args:
       setup: the phase on devices; its source has a second pass.
+      params: the policy's, which a source may look at; None: of rows from shapes.
       pool: the source's.
       step: updates before this rollout, int32 scalar.
       rows: the scored rows of the first pass, ``[B]``, as ``first`` returns them.
@@ -181,7 +185,7 @@ def edited(
       ValueError: they are not n prompts of the width of the rows' prompts.
     """
     assert rows.context is not None
-    count = edits(setup)
+    count, rows = edits(setup), attended(setup, params, rows, key)
     edit_key = jax.random.fold_in(jax.random.fold_in(key, rows_lib.EDITS), step)
     edit = of(setup).edit(pool, problems_lib.of(setup, key), rows, solutions, count, edit_key)
     want = (count, rows.context.token.shape[1])
