@@ -132,7 +132,7 @@ def _sourced(setup: phases.Setup, pool: types.Tree, rows: types.Rollout, key: ty
         shapes.check_same("the head", solutions, source.head(pool, problems, rows, solutions, key))
     if source.again is None:
         return rows
-    edit = passes.edited(setup, None, pool, jnp.zeros((), jnp.int32), rows, solutions, key)
+    edit = passes.edited(setup, pool, jnp.zeros((), jnp.int32), rows, solutions, key)
     second = groups.take(rows, jnp.repeat(edit.row, passes.samples(setup)))
     merged = source.again.merge(rows, second, edit)
     added = {name for name in merged.extra if name in source.supplies}

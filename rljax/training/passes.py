@@ -160,23 +160,23 @@ def merged(setup: phases.Setup, rows: types.Rollout, second: types.Rollout, edit
 
 def edited(
     setup: phases.Setup,
-    params: types.Tree | None,
     pool: types.Tree,
     step: Array,
     rows: types.Rollout,
     solutions: types.Action | None,
     key: types.Key,
+    params: types.Tree | None = None,
 ) -> types.Edit:
     """Return the prompts of the second pass.
 
     Args:
       setup: the phase on devices; its source has a second pass.
-      params: the policy's, which a source may look at; None: of rows from shapes.
       pool: the source's.
       step: updates before this rollout, int32 scalar.
       rows: the scored rows of the first pass, ``[B]``, as ``first`` returns them.
       solutions: a demonstration for each row ``[B, T]``, if the source reads them.
       key: the run's root key.
+      params: the policy's, which a source may look at; None: of rows from shapes.
 
     Returns:
       n edited prompts.

@@ -337,7 +337,7 @@ class Twice:
         """
         of = rows.group - state.cursor[self.setup.cursor]  # the number of each row's prompt in the step
         each = jax.tree.map(lambda x: x[of], shown)
-        edit = passes.edited(self.setup, state.params["policy"], state.pool, state.step, rows, each, key)
+        edit = passes.edited(self.setup, state.pool, state.step, rows, each, key, state.params["policy"])
         params = self.setup.params(state, passes.of(self.setup).module)
         second = passes.second(self.setup, params, state.step, rows, edit, key)
         return edit, self.first.judge(sharding.constrain(second, self.setup.mesh))
