@@ -198,7 +198,7 @@ def table(results: Results, topic: Topic) -> str:
         first = next(iter(runs_of.values()))
         for step in first["at"]:
             at = {seed: run["at"][step] for seed, run in runs_of.items()}
-            reached = size.limit if step in ("0", str(size.measured[-1])) else size.meanwhile
+            reached = size.limit if step == [*first["at"]][-1] else size.meanwhile
             cells = [f"{np.mean([x['kl'] for x in at.values()]):.3f}"]
             for k, name in zip(KS, names, strict=True):
                 values = [value(x, name, size.tries) for x in at.values()]

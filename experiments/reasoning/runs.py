@@ -42,12 +42,14 @@ class Arm:
       rate: learning rate.
       fields: of the config, which differ from the defaults of the study.
       settings: of the task that it trains on, added to the study's.
+      measured: steps after which it is measured, the last is its length; none: the study's.
     """
 
     algorithm: str
     rate: float = 1e-4
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: str = ""
+    measured: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,14 +244,15 @@ class Runs:
         """Train one seed of an arm; return the measurements by step and the curves."""
         if name not in self._built:
             self._built[name] = _built(config(arm, self.size, self.size.variants[0], self.base))
-        (program, initial), at, done, last = self._built[name], {}, 0, self.size.measured[-1]
+        (program, initial), at, done = self._built[name], {}, 0
         step = program.steps[0]
+        stops = [stop for stop in arm.measured if stop <= self.size.measured[-1]] or self.size.measured
         history: list[Mapping[str, Any]] = []
         state = step.begin(None, seeds.key(seed), {"policy": jax.tree.map(jnp.copy, initial)})
         rollout = _ahead(program, seed, state) if step.setup.apart else None
-        for stop in self.size.measured:
+        for stop in stops:
             state, _ = seeds.train(step, state, seed, stop - done, watch=history.append, rollout=rollout)
-            limit = self.size.limit if stop == last else self.size.meanwhile
+            limit = self.size.limit if stop == stops[-1] else self.size.meanwhile
             at[str(stop)] = self._measured(state.params["policy"], seed, limit)
             done = stop
         columns = {name: [float(row[name]) for row in history] for name in CURVES if name in history[0]}

@@ -23,6 +23,8 @@ FOUR, SEQUENCE, EASY, FIXED = "GRPO, 4 updates", "GSPO, 4 updates", "2 to 4 oper
 UPDATES = {"learner": {"minibatches": 4}}
 TASK = "reasoning(names='letters', modulus=11, operations={}, distractors=1, wording='formula', strict=True)"
 LATE, DECOUPLED, HIGHER = "GRPO, lag 8", "AReaL, lag 8", "clip-higher, lag 8"
+SHORT, TOKENS = "GRPO, 32 steps", "GRPO over tokens"
+LOSS, REWARD = "k3 in the loss", "k1 in the reward"
 DEEP, DYNAMIC = "GRPO on 6 operations", "dynamic sampling on 6 operations"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
@@ -45,6 +47,10 @@ ARMS = {
     DECOUPLED: Arm("grpo(kl=0.0)", fields={"run": {"lag": 8}, "seam": {"weight": "+ masked_importance(high=5.0)"}}),
     HIGHER: Arm("grpo(kl=0.0, high=0.28)", fields={"run": {"lag": 8}, "seam": {"ratio": "token('behaviour')"}}),
     DEEP: Arm("grpo(kl=0.0)", fields={"task": TASK.format("6")}),
+    SHORT: Arm("grpo(kl=0.0)", measured=(16, 24, 32)),
+    TOKENS: Arm("grpo(kl=0.0, aggregate=mean_over_tokens())"),
+    LOSS: Arm("grpo(kl=0.1)"),
+    REWARD: Arm("grpo(kl=0.0)", fields={"seam": {"advantage": "+ charge_kl('k1', 0.1)"}}),
     DYNAMIC: Arm(
         "grpo(kl=0.0)", fields={"task": TASK.format("6"), "batch": {"prompts": 8}, "seam": {"source": "dynamic(2)"}}
     ),
@@ -96,13 +102,14 @@ TOPICS = {
         ),
     ),
     "entropy": Topic(
-        ("GRPO", BONUS, "NSR", "PSR", W, PASS, STEPS),
+        ("GRPO", BONUS, "NSR", "PSR", W, PASS, STEPS, SHORT),
         (
             Claim("At equal entropy, the bonus has a higher pass@1", BONUS, "GRPO", "pass@1", matched="entropy"),
             Claim("The bonus ends with more entropy than GRPO", BONUS, "GRPO", "entropy"),
             Claim("After equally many samples, the bonus has a lower pass@1", BONUS, "GRPO", "pass@1", below=True),
             Claim("At equal KL, the bonus has a higher pass@64 than GRPO", BONUS, "GRPO", "pass@64", matched="kl"),
             Claim("At equal KL, the bonus has a higher pass@256 than GRPO", BONUS, "GRPO", "pass@256", matched="kl"),
+            Claim(f"At equal entropy, it is above {SHORT} in pass@1", BONUS, SHORT, "pass@1", matched="entropy"),
         ),
         law=True,
     ),
@@ -175,6 +182,27 @@ TOPICS = {
             Claim("At lag 8, clip-higher has a higher pass@1", HIGHER, LATE, "pass@1"),
             Claim("At lag 8 and equal KL, clip-higher has a higher pass@1", HIGHER, LATE, "pass@1", matched="kl"),
             Claim("At lag 8 and equal KL, clip-higher has a higher pass@64", HIGHER, LATE, "pass@64", matched="kl"),
+        ),
+    ),
+    "token_mean": Topic(
+        ("GRPO", TOKENS, "NSR"),
+        (
+            Claim("After equally many samples, tokens have a higher pass@1 than rows", TOKENS, "GRPO", "pass@1"),
+            Claim("At equal KL, tokens have a higher pass@1 than rows", TOKENS, "GRPO", "pass@1", matched="kl"),
+            Claim("Completions end longer with tokens than with rows", TOKENS, "GRPO", "length"),
+            Claim(f"At equal KL, NSR has a higher pass@256 than {TOKENS}", "NSR", TOKENS, "pass@256", matched="kl"),
+            Claim("At equal KL, NSR has a lower pass@1", "NSR", TOKENS, "pass@1", below=True, matched="kl"),
+        ),
+    ),
+    "kl_placement": Topic(
+        ("GRPO", LOSS, REWARD),
+        (
+            Claim(f"At equal KL, {REWARD} is above {LOSS} in pass@1", REWARD, LOSS, "pass@1", matched="kl"),
+            Claim(f"{LOSS} ends nearer to the base than GRPO", LOSS, "GRPO", "kl", below=True),
+            Claim(f"{REWARD} ends nearer to the base than GRPO", REWARD, "GRPO", "kl", below=True),
+            Claim(f"At equal KL, {LOSS} is above GRPO in pass@1", LOSS, "GRPO", "pass@1", matched="kl"),
+            Claim(f"At equal KL, {REWARD} is above GRPO in pass@1", REWARD, "GRPO", "pass@1", matched="kl"),
+            Claim(f"At equal KL, {REWARD} is above GRPO in pass@64", REWARD, "GRPO", "pass@64", matched="kl"),
         ),
     ),
     "dynamic": Topic(
