@@ -75,10 +75,13 @@ def transform(
     Returns:
       The rollout with rewards and advantages, and the new state.
     """
-    rollout, inner = _rollout(algorithm).apply(jax.lax.stop_gradient(rollout), state["transforms"], key)
+    extra = {name: x for name, x in rollout.extra.items() if name not in ("total", "uncharged")}
+    rollout = jax.lax.stop_gradient(rollout.replace(extra=extra))
+    rollout, inner = _rollout(algorithm).apply(rollout, state["transforms"], key)
     if rollout.token_reward is not None:
         extra = {name: x for name, x in rollout.extra.items() if name != "paid"}
-        rollout = extras.put(rollout.replace(extra=extra), {"uncharged": trajectories.uncharged(rollout)})
+        totals = {"total": trajectories.total(rollout), "uncharged": trajectories.uncharged(rollout)}
+        rollout = extras.put(rollout.replace(extra=extra), totals)
     return jax.lax.stop_gradient(rollout), {**state, "transforms": inner}
 
 

@@ -43,7 +43,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.language import dotted, errors
-from rljax.transforms import ops
+from rljax.transforms import ops, trajectories
 from rljax.transforms.frame import idle, shapes, steered
 
 T = TypeVar("T", bound=types.Transform)
@@ -210,7 +210,7 @@ def _pay(function: Function, _: Arguments, rollout: types.Rollout) -> types.Roll
     if isinstance(out, types.Rollout):
         return out
     paid = out.astype(rollout.reward.dtype)
-    return rollout.replace(reward=paid) if paid.ndim == 1 else rollout.replace(token_reward=paid)
+    return rollout.replace(reward=paid) if paid.ndim == 1 else trajectories.repaid(rollout, paid)
 
 
 reward = functools.partial(_piece, seam="reward", records=1, apply=_pay)

@@ -55,16 +55,19 @@ def summed(rollout: types.Rollout, x: Array) -> Array:
 
 
 def total(rollout: types.Rollout) -> Array:
-    """Return [B], the row's reward and all that was paid at tokens of its trajectory."""
-    if rollout.token_reward is None:
-        return ops.reward(rollout)
+    """Return [B], the row's reward and all that was paid at tokens of its trajectory.
+
+    ``interpreter.transform`` leaves it in extra["total"], since a loss sees a part of the rows.
+    """
+    if "total" in rollout.extra or rollout.token_reward is None:
+        return rollout.extra.get("total", ops.reward(rollout))
     return ops.reward(rollout) + summed(rollout, ops.row_sum(rollout.token_reward, rollout.mask)[:, 0])
 
 
 def uncharged(rollout: types.Rollout) -> Array:
     """Return [B], ``total`` without what ``reward.kl`` has charged, for a sign that says whether the answer is right.
 
-    ``interpreter.transform`` leaves it in extra["uncharged"], since a loss sees a part of the rows.
+    ``interpreter.transform`` leaves it in extra["uncharged"].
     """
     paid = rollout.extra.get("paid", rollout.token_reward)
     if "uncharged" in rollout.extra or paid is None:
@@ -92,6 +95,14 @@ def replaced(rollout: types.Rollout, reward: Array) -> types.Rollout:
     return extras.put(rollout, {"paid": jnp.zeros_like(paid)})
 
 
+def repaid(rollout: types.Rollout, paid: Array) -> types.Rollout:
+    """Return a rollout whose tokens are paid ``paid`` [B, T] in place of what they were; charges stay."""
+    before = rollout.extra.get("paid")
+    if before is None:
+        return rollout.replace(token_reward=paid)
+    return extras.put(rollout.replace(token_reward=rollout.token_reward - before + paid), {"paid": paid})
+
+
 def scored(rollout: types.Rollout, reward: Array, usable: Array) -> types.Rollout:
     """Return ``replaced`` with scores of a model: rows that are not ``usable``, bool [B], are invalid."""
     rollout = replaced(rollout, jnp.where(usable, reward, 0.0))
@@ -108,6 +119,8 @@ def correct(rollout: types.Rollout) -> Array:
 
 def prefixes(rollout: types.Rollout, x: Array) -> tuple[Array, Array]:
     """Return the mean of a number over the rows of a group that begin alike, and how many they are.
+
+    A row that continues a trajectory begins where no other row does.
 
     Args:
       rollout: the rows, with ``action``; invalid ones do not count.
@@ -132,8 +145,9 @@ def prefixes(rollout: types.Rollout, x: Array) -> tuple[Array, Array]:
         count = jnp.where(inside, ops.segment_total(valid, ids), count)
         return (ids, mean, count), (mean, count)
 
-    group = rollout.group
-    start = ops.dense(group), ops.segment_mean(x, group, valid), ops.segment_total(valid, group)
+    alone = (once(rollout) == 0) & (valid > 0)
+    group = ops.dense(rollout.group, jnp.where(alone, jnp.arange(1, valid.size + 1), 0))
+    start = group, ops.segment_mean(x, group, valid), ops.segment_total(valid, group)
     mean, count = jax.lax.scan(step, start, (token.T, runs.T))[1]
     return mean.T, count.T
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import types
+from rljax import algorithms, types
+from rljax.algorithms import interpreter
 from rljax.methods.advantage import steps
 from rljax.methods.reward import outcomes, turns
 from rljax.transforms import advantage, reward, trajectories
@@ -66,3 +67,68 @@ def test_what_stands_on_masked_tokens_is_not_charged():
     r = r.replace(mask=r.mask.at[:, 1].set(0.0))
     np.testing.assert_allclose(run(reward.kl("k1", 1.0), r).token_reward, [[-0.5, 0.0]] * 4)
     assert np.all(np.isfinite(run(advantage.charge_kl("k1", 1.0), r).advantage))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        turns.clip_process(0.5),
+        turns.delta_process(),
+        turns.gated(0.5),
+        turns.center_turns("group"),
+        reward.improvement(2.0),
+        reward.only_turn(1),
+        outcomes.in_domains((1,), turns.clip_process(0.5)),
+    ],
+)
+def test_a_charge_and_what_tokens_are_paid_do_not_depend_on_their_order(piece):
+    keys = jax.random.split(jax.random.key(0), 3)
+    paid, logp, reference = (np.asarray(jax.random.normal(k, (4, 4))) for k in keys)
+    numbers = {
+        "token_reward": paid,
+        "raw_logp": logp,
+        "ref_logp": reference,
+        "domain": np.array([0, 1, 0, 1], np.int32),
+    }
+    r = types.Rollout(np.ones((4, 4), np.float32), np.ones(4, np.float32), np.array([0, 0, 1, 1], np.int32), **numbers)
+    r = r.replace(turn=np.tile(np.array([0, 0, 1, 1], np.int32), (4, 1)), valid=np.ones(4, np.float32))
+    kl, r = reward.kl("k1", 0.3), jax.tree.map(jnp.asarray, r)
+    one, two = run(kl, run(piece, r)), run(piece, run(kl, r))
+    for total in (trajectories.total, trajectories.uncharged, trajectories.reward_to_go):
+        np.testing.assert_allclose(total(one), total(two), rtol=1e-5, atol=1e-5)
+
+
+def test_each_domain_has_steps_of_its_own():
+    paid, domain = np.array([[1.0, -1.0]] * 2, np.float32), np.array([0, 1], np.int32)
+    r = rows([0, 1], token_reward=paid, domain=domain, episode=domain)
+    both = r
+    for number in (0, 1):
+        both = run(outcomes.in_domains((number,), turns.clip_process(0.2)), both)
+    np.testing.assert_allclose(both.token_reward, run(turns.clip_process(0.2), r).token_reward)
+
+
+def test_a_tree_judges_the_rows_of_an_episode_by_its_total():
+    paid = np.array([[0, 0], [0, 0], [0, 2], [0, -1]], np.float32)  # the third row ends the first episode
+    token = np.array([[1, 2], [1, 3], [1, 2], [1, 4]], np.int32)
+    r = rows(np.zeros(4), token_reward=paid, action=types.Action(token=token))
+    a = run(steps.prefix_tree(), r).advantage
+    np.testing.assert_allclose(a, [[1.5, 3.0], [1.5, 1.5], [1.5, 1.5], [-1.5, -3.0]], atol=1e-6)
+    np.testing.assert_allclose(
+        run(steps.tree_targets(), r).returns, [[0.5, 0.5], [2, 2], [2, 2], [0.5, 0.5]], atol=1e-6
+    )
+    np.testing.assert_allclose(run(steps.branch_tree(), r).advantage[1:3], 1.5, atol=1e-6)
+
+
+def test_an_episode_of_several_rows_counts_once_among_the_others():
+    r = rows([1, 1, 1, 0], token_reward=np.array([[0.5, 0], [0, 0], [0, 0], [0.25, 0]], np.float32))
+    # of tokens 0.5 / 6 and 0.25 / 2 on average, each of which the other episode pays less; of rows 1 and 0
+    a = run(steps.process_leave_one_out(), r).advantage[:, 0]
+    np.testing.assert_allclose(a, [-0.25 + 1, -0.5 + 1, -0.25 + 1, 0.25 - 2 / 12 - 1], atol=1e-6)
+
+
+def test_the_total_of_an_episode_is_known_to_a_part_of_its_rows():
+    algorithm = algorithms.grpo(kl=0.0)
+    r = rows(np.zeros(4), token_reward=np.array([[0, 0], [0, 1], [2, 0], [0, 4]], np.float32))
+    r = interpreter.transform(algorithm, r, interpreter.init(algorithm), jax.random.key(0))[0]
+    for total in (trajectories.total, trajectories.uncharged):
+        np.testing.assert_array_equal(total(jax.tree.map(lambda x: x[1:2], r)), [3.0])

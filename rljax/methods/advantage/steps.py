@@ -58,9 +58,8 @@ def prefix_tree(r) -> types.Array:
     V(s) is the mean reward of the group's rows that begin with the tokens s, tool output among them. Source: TEMPO
     (2025), which then divides by the group's std. Along a row that ends alone the differences sum to r - mean.
     """
-    reward = ops.row_reward(r)[:, None]
-    before, value, _ = _tree(r)
-    return reward - before[:, :1] + value - before
+    root, before, value, _ = _tree(r)
+    return (trajectories.total(r) - root)[:, None] + value - before
 
 
 @define.advantage(needs=normalise.SIBLINGS)
@@ -70,14 +69,15 @@ def tree_targets(r) -> types.Rollout:
     Source: the values of nodes in AlphaMath (arXiv 2405.03553). Where a row is alone it is the row's reward, the target
     of ``gae`` at lambda 1 without discount; where a source such as ``cure`` branches it varies less.
     """
-    return r.replace(returns=_tree(r)[0] * r.mask)
+    return r.replace(returns=_tree(r)[1] * r.mask)
 
 
-def _tree(r: types.Rollout) -> tuple[types.Array, types.Array, types.Array]:
-    """Return V before and behind each token, and the rows behind it that begin alike, ``[B, T]`` each."""
-    reward = ops.row_reward(r)
-    root, (value, leaves) = ops.segment_mean(reward, r.group, ops.valid_rows(r)), trajectories.prefixes(r, reward)
-    return jnp.concatenate([root[:, None], value[:, :-1]], axis=1), value, leaves
+def _tree(r: types.Rollout) -> tuple[types.Array, types.Array, types.Array, types.Array]:
+    """Return the mean of the group [B], V before and behind each token, and the rows that begin alike, ``[B, T]``."""
+    reward, once = trajectories.total(r), trajectories.once(r)
+    root, (value, leaves) = ops.segment_mean(reward, r.group, once), trajectories.prefixes(r, reward)
+    start = jnp.where((once == 0) & (ops.valid_rows(r) > 0), reward, root)  # where the row before has led
+    return root, jnp.concatenate([start[:, None], value[:, :-1]], axis=1), value, leaves
 
 
 @define.advantage(needs=normalise.SIBLINGS)
@@ -88,15 +88,14 @@ def branch_tree(r) -> types.Array:
     the group's mean; the parent is the node before it, or the root. Source: TreeRL (arXiv 2506.11902), AttnRL (arXiv
     2509.26628). A source such as ``cure`` makes groups that branch; rows that begin alike by chance share nodes too.
     """
-    before, value, leaves = _tree(r)
-    root = before[:, 0]
+    root, before, value, leaves = _tree(r)
 
     def step(carry, column):
         (here, at, parent), (n, v) = carry, column
         parent = jnp.where(n != here, at, parent)
         return (n, v, parent), parent
 
-    _, parent = jax.lax.scan(step, (leaves[:, 0], root, root), (leaves.T, value.T))
+    _, parent = jax.lax.scan(step, (leaves[:, 0], before[:, 0], before[:, 0]), (leaves.T, value.T))
     return (2.0 * value - root[:, None] - parent.T) / jnp.sqrt(jnp.maximum(leaves, 1.0))
 
 
@@ -210,7 +209,10 @@ def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
       gamma: discount of a token.
     """
     paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
-    reward, base = ops.reward(r), _others(r, ops.row_mean(paid, r.mask)[:, 0])[:, None]
+    mean = trajectories.summed(r, ops.row_sum(paid, r.mask)[:, 0]) / jnp.maximum(
+        trajectories.summed(r, ops.length(r)), 1
+    )
+    reward, base = ops.reward(r), _others(r, mean)[:, None]
     return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (reward - _others(r, reward))[:, None]
 
 
@@ -228,11 +230,11 @@ def segment_rise(r) -> types.Array:
 
 
 def _others(r: types.Rollout, x: types.Array) -> types.Array:
-    """Return the mean of a number ``[B]`` over the group's other rows; the row's own number if there are none."""
-    counts = ops.valid_rows(r)
+    """Return the mean of a number ``[B]`` over the group's other trajectories; its own if there are none."""
+    counts, once = ops.valid_rows(r), trajectories.once(r)
     x = jnp.where(counts > 0, x, 0.0)
-    number = ops.segment_total(counts, r.group) - counts
-    return jnp.where(number > 0, (ops.segment_total(x, r.group) - x) / jnp.maximum(number, 1.0), x)
+    number = ops.segment_total(once, r.group) - counts
+    return jnp.where(number > 0, (ops.segment_total(x * once, r.group) - x) / jnp.maximum(number, 1.0), x)
 
 
 @define.constructor("advantage")

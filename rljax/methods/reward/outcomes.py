@@ -11,6 +11,7 @@ from rljax.transforms.frame import extras
 from rljax.transforms.reward import shaping
 
 Pair = tuple[float, float]
+KEPT = ("paid", "step_end", "undistributed")  # arrays of ``extra`` that reward pieces write
 
 
 def zscore(
@@ -84,9 +85,9 @@ def in_domains(domains: tuple[int, ...], piece: types.RolloutTransform) -> types
             return jnp.where(inside if x.ndim == 1 else inside[:, None], x, y)
 
         tokens = pick(new.token_reward, r.token_reward)
-        if "paid" in {**new.extra, **r.extra}:
-            paid = pick(*(x.extra.get("paid", x.token_reward) for x in (new, r)))
-            new = extras.put(new, {"paid": paid})
+        before = {"paid": r.token_reward, "step_end": r.extra.get("paid", r.token_reward)}
+        before = {**before, "undistributed": trajectories.uncharged(r), **r.extra}
+        new = extras.put(new, {name: pick(x, before[name]) for name, x in new.extra.items() if name in KEPT})
         reward, valid = pick(new.reward, r.reward), pick(ops.valid_rows(new), ops.valid_rows(r))
         return new.replace(mask=r.mask, reward=reward, token_reward=tokens, valid=valid), state
 
@@ -154,7 +155,7 @@ def decoupled(
       epsilon: added to the standard deviation.
       ddof: subtracted from the count in the variance.
     """
-    scores = (w * zscore(ops.part(r, k), r, ops.valid_rows(r), ddof, epsilon) for k, w in weights)
+    scores = (w * zscore(ops.part(r, k), r, trajectories.once(r), ddof, epsilon) for k, w in weights)
     return trajectories.replaced(r, sum(scores, jnp.zeros_like(r.reward)))
 
 

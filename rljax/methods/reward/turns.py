@@ -12,8 +12,7 @@ PAID = types.Needs(token_reward=True)
 
 def _steps(r: types.Rollout):
     """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid, charges aside."""
-    paid = r.extra.get("paid", steps.payments(r))
-    return jnp.where(r.extra.get("step_end", paid) != 0, r.mask, 0.0)
+    return jnp.where(r.extra.get("step_end", steps.payments(r)) != 0, r.mask, 0.0)
 
 
 def turns(r: types.Rollout) -> tuple[types.Array, types.Array]:
@@ -30,7 +29,7 @@ def clip_process(r, eta: types.Number) -> types.Rollout:
     """
     ends = _steps(r)
     clipped = jnp.minimum(steps.payments(r) - eta, 0.0) * ends
-    return extras.put(r.replace(token_reward=clipped), {"step_end": ends})
+    return extras.put(trajectories.repaid(r, clipped), {"step_end": ends})
 
 
 @define.reward(needs=PAID)
@@ -47,7 +46,7 @@ def delta_process(r) -> types.Array:
 def gated(r, threshold: types.Number) -> types.Rollout:
     """Make one reward of the row: R + 1[R >= threshold] sum_t r_t. Gated reward accumulation (arXiv 2508.10548)."""
     dense, won = trajectories.summed(r, jnp.sum(steps.payments(r), axis=1)), trajectories.outcome(r)
-    return r.replace(reward=won + jnp.where(won >= threshold, dense, 0.0), token_reward=None)
+    return trajectories.replaced(r, won + jnp.where(won >= threshold, dense, 0.0))
 
 
 @define.reward(needs=lambda a: types.Needs(turns=True) | modules.needs(a["module"], field="process"))
@@ -62,8 +61,8 @@ def progress(r, module: str = "prm") -> types.Rollout:
       module: name of ``config.module``.
     """
     share = jnp.where(turns(r)[1] > 0, modules.score(r, module, "process"), 0.0)
-    r = extras.put(r, {"undistributed": trajectories.total(r)})
-    return r.replace(reward=jnp.zeros_like(r.reward), token_reward=share)
+    r = extras.put(r, {"undistributed": trajectories.uncharged(r)})
+    return trajectories.repaid(r.replace(reward=jnp.zeros_like(r.reward)), share)
 
 
 @define.reward(needs=steps.TURNS | define.reads(extra=("match",)))

@@ -10,16 +10,14 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
-from rljax.transforms.frame import extras
-from rljax.transforms.reward import shaping
+from rljax.transforms.reward import steps
 
 PAID = types.Needs(token_reward=True)
 
 
 def _ends(r: types.Rollout):
     """Return bool [B, T], where a step ends: extra["step_end"], or trained tokens that the task pays something."""
-    paid = r.extra.get("paid", shaping.field(r, "token_reward"))  # without the charges of a KL
-    return (r.extra.get("step_end", paid) != 0) & (r.mask > 0)
+    return (r.extra.get("step_end", steps.payments(r)) != 0) & (r.mask > 0)
 
 
 def _needs(a) -> types.Needs:
@@ -69,10 +67,7 @@ def process_steps(r, module: str = "prm", verified: types.Number = 0.0) -> types
     """
     ends, logit, finite = _read(r, module)
     step = jnp.where(ends & finite[:, None], jax.nn.sigmoid(logit), 0.0)
-    r = trajectories.scored(r, verified * trajectories.uncharged(r), finite)
-    if r.token_reward is None:
-        return r.replace(token_reward=step)
-    return extras.put(r.replace(token_reward=r.token_reward + step), {"paid": step})  # beside the charges
+    return trajectories.repaid(trajectories.scored(r, verified * trajectories.uncharged(r), finite), step)
 
 
 @define.reward(needs=PAID | types.Needs(siblings=True))

@@ -10,8 +10,8 @@ TURNS = types.Needs(token_reward=True, turns=True)
 
 
 def payments(r: types.Rollout) -> types.Array:
-    """Return the rewards paid at trained tokens, ``[B, T]``."""
-    return jnp.where(r.mask > 0, shaping.field(r, "token_reward"), 0.0)
+    """Return the rewards paid at trained tokens, without what a KL has charged, ``[B, T]``."""
+    return jnp.where(r.mask > 0, r.extra.get("paid", shaping.field(r, "token_reward")), 0.0)
 
 
 @define.reward(needs=TURNS)
@@ -34,4 +34,4 @@ def only_turn(r, turn: int) -> types.Rollout:
     """
     paid = shaping.field(r, "turn") == turn
     ends = jnp.sum(jnp.where(paid, ops.last_token(r.mask), 0.0), axis=1)
-    return r.replace(reward=r.reward * ends, token_reward=jnp.where(paid, payments(r), 0.0))
+    return trajectories.repaid(r.replace(reward=r.reward * ends), jnp.where(paid, payments(r), 0.0))
