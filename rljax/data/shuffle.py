@@ -9,6 +9,11 @@ LARGEST = 2**30
 _ROUNDS = 6
 
 
+def multiple(count: int, size: int) -> int:
+    """Return ``count`` times ``size``, or the largest multiple of ``count`` that ``permute`` takes."""
+    return count * min(size, (LARGEST - 1) // count)
+
+
 def permute(index: jax.Array, size: int, seed: jax.Array | int) -> jax.Array:
     """Return the image of each index under a keyed permutation of [0, size).
 

@@ -20,7 +20,8 @@ from rljax.data import storage
 from rljax.host import owners
 
 LOGS = tuple(
-    f"{name}.jsonl" for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "turns", "events")
+    f"{name}.jsonl"
+    for name in ("metrics", "timings", "evaluations", "rollouts", "verdicts", "turns", "events", "arrived")
 )
 _KEPT = (*LOGS, "wandb.id")  # local files of a remote directory that a resumed run reads
 _SECONDS = 60.0  # between two uploads of the thread

@@ -106,8 +106,8 @@ class _Cohort:
         setup = self.program.setups[number]
         phase, every = setup.phase, setup.settings.evaluation.every
         self.flushed = time.perf_counter()
-        named = {e["name"] for e in self.runs[0].logger.evaluations}  # a run that resumes here may have it
-        if phase.start.before and self.step == phase.first and phase.start.before not in named:
+        named = {(e["name"], e["step"]) for e in self.runs[0].logger.evaluations}  # a run that resumes here may have it
+        if phase.start.before and self.step == phase.first and (phase.start.before, self.step) not in named:
             self.evaluate(number, state, phase.start.before)
         for current in range(self.step + 1, phase.last + 1):
             try:

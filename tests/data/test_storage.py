@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -418,6 +419,12 @@ def test_the_logs_of_a_remote_work_directory_are_mirrored(store, tmp_path):
     directory.close()
     assert storage.read(f"{place}/metrics.jsonl").count(b"\n") == 3
     assert storage.names(directory.path) == ["metrics.jsonl", "tensorboard"]
+
+
+def test_every_log_that_a_run_appends_to_comes_back_to_another_machine():
+    folder = pathlib.Path(workdirs.__file__).parents[1]
+    named = {name for f in folder.rglob("*.py") for name in re.findall(r'logs / "(\w+\.jsonl)"', f.read_text())}
+    assert "arrived.jsonl" in named and named <= set(workdirs.LOGS)
 
 
 def test_a_resumed_run_knows_its_number_at_weights_and_biases(store):

@@ -109,6 +109,22 @@ def test_relabelled_rows_end_where_they_arrive_and_others_stay():
 
 
 @pytest.mark.full
+def test_no_goal_that_makes_a_held_out_problem_is_trained_on():
+    before = rows().replace(index=jnp.arange(ROWS, dtype=jnp.int32))
+    levels = jax.vmap(lambda i: RULES.begin(i, "train"))(jnp.arange(ROWS))
+    maze = RULES._maze
+    held = jax.vmap(maze._held)(levels["ways"], jax.vmap(RULES._cell)(levels["place"]))
+    assert not np.any(np.asarray(held)[np.arange(ROWS), levels["goal"]])  # of the problems as they are
+    for drawn in (0.1, 0.4, 0.9):
+        new, possible = jax.jit(TASK.relabelled)(before, jnp.full(ROWS, drawn))
+        way = np.asarray(new.motion.observation)[:, 0]
+        goal = cell(way[:, :2] + 2 * way[:, 6:8])
+        want = ~np.asarray(held)[np.arange(ROWS), goal] & (goal != cell(way))
+        np.testing.assert_array_equal(possible, want)
+        assert 0 < want.sum() < ROWS
+
+
+@pytest.mark.full
 def test_a_step_relabels_replayed_windows_and_the_memory_keeps_the_true_goals():
     task, flow = "point_maze(side=3, horizon=20)", "unrolled(10) | replay(1.0, 2) | hindsight(1.0)"
     c = control.config(task, "sac()", seam__source=flow, model__mlp__squash=True)

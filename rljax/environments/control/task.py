@@ -93,7 +93,10 @@ class ControlTask:
             finish=finish.astype(jnp.int32),
             outcome=None if rollout.outcome is None else outcome.astype(jnp.int32),
         )
-        return new, length > 0
+        possible = length > 0
+        if rollout.index is not None and hasattr(self.rules, "aimed"):
+            possible &= jax.vmap(self.rules.aimed)(rollout.index % self.size("train"), reached)
+        return new, possible
 
     def begin(self, index: types.Array, split: Split) -> Any:
         """Return the state at the start of problem ``index``, a scalar, which wraps around."""

@@ -71,8 +71,7 @@ class Mixed:
 
     def size(self, split: Split) -> int:
         """Return the number of prompts: D times the largest task's; the problems of smaller ones come again."""
-        largest = max(task.size(split) for task in self.tasks)
-        return self.domains * min(largest, (shuffle.LARGEST - 1) // self.domains)
+        return shuffle.multiple(self.domains, max(task.size(split) for task in self.tasks))
 
     def prompts(self, index: types.Array, split: Split) -> types.Prompts:
         """Return prompts ``index`` ``[P]``: token and mask ``[P, L]``."""

@@ -133,7 +133,7 @@ class Mixture(tokens.TokenWorld):
         """Return the number of problems: as many as it takes to pose all of each world; others come again."""
         length, counts = len(self.order), [self.order.count(n) for n in range(len(self.worlds))]
         rounds = max(-(-w.size(split) // n) for w, n in zip(self.worlds, counts, strict=True) if n)
-        return length * min(rounds, (shuffle.LARGEST - 1) // length)
+        return shuffle.multiple(length, rounds)
 
     def text(self, index: int, split: Split) -> str:
         """Return prompt ``index`` of seat 0 as text."""

@@ -149,9 +149,10 @@ def difference_over_prompts(first: Prompts, second: Prompts, center: float) -> E
     """
     if first.values is not None and second.values is not None and len(first.values) == len(second.values):
         gaps = second.values - first.values
-        if not gaps.any():  # all resamples are equal: as many prompts may still differ as a proportion of 0 allows
-            high = passk.wilson(0, len(gaps))[1]
-            return Estimate(center, -high, high, 2, "paired prompts")
+        if np.ptp(gaps) == 0:  # all resamples are equal: as many prompts may still differ as a proportion of 0 allows
+            share = all(np.all((x >= 0) & (x <= 1)) for x in (first.values, second.values))
+            wide = passk.wilson(0, len(gaps))[1] if share else math.nan
+            return Estimate(center, max(center - wide, -1.0), min(center + wide, 1.0), 2, "paired prompts")
         low, high = passk.bootstrap(gaps)
         return Estimate(center, float(low[0]), float(high[0]), 2, "paired prompts")
     (a, (a_low, a_high)), (b, (b_low, b_high)) = (first.mean, first.interval), (second.mean, second.interval)

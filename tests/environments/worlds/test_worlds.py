@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rljax import environments, types
-from rljax.data import tokenizers
+from rljax.data import shuffle, tokenizers
 from rljax.environments import characters
 from rljax.environments.worlds import text as texts
 from rljax.environments.worlds.shipped import retry
@@ -271,3 +271,9 @@ def test_noise_is_drawn_by_domain():
         assert abs(seen.mean() - expected) <= 5 * (expected * (1 - expected) / seen.size) ** 0.5 + 1e-9
     task = texts.TextWorld(rules)
     assert task.domains == 3 and task.domain_names == ("0", "0.5", "1") and task.size("train") % 3 == 0
+
+
+@pytest.mark.parametrize("call", ["tour(cities=(4, 8), side=7, heldout=0.05)", f"retry(digits=4, noise={(0.5,) * 12})"])
+def test_a_world_with_more_problems_than_can_be_numbered_has_as_many_as_can(call):
+    task = world(call)
+    assert 2**29 < task.size("train") < shuffle.LARGEST and task.size("train") % task.domains == 0

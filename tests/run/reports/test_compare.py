@@ -91,8 +91,27 @@ def test_two_runs_are_paired_by_prompt():
     assert (estimate.mean, estimate.low, estimate.high) == (0.25, 0.0, 0.5) and estimate.over == "paired prompts"
     same = intervals.difference_over_prompts(one, one, 0.0)
     assert same.low == -same.high < 0
+    none, every = prompts([0, 0, 0]), prompts([4, 4, 4])  # a difference of 1 everywhere, in both directions
+    up, down = (intervals.difference_over_prompts(*pair) for pair in ((none, every, 1.0), (every, none, -1.0)))
+    assert (up.low, up.high) == (-down.high, -down.low) and up.low < up.high == 1.0
+    totals = [intervals.Prompts(x, (x, x), np.full(3, x)) for x in (-100.0, -90.0)]  # no share: its range is unknown
+    assert np.isnan(intervals.difference_over_prompts(*totals, 10.0).low)
     without = [intervals.Prompts(p.mean, p.interval) for p in (one, other)]
     assert intervals.difference_over_prompts(*without, estimate.mean).over == "prompts"
+
+
+def test_a_return_is_of_evaluations_and_not_of_training_batches(tmp_path):
+    """A run whose evaluation has other prompts than the others' counts in the return of its batches alone."""
+    for seed, prompts in ((0, 4), (1, 4), (2, 8)):
+        folder = tmp_path / str(seed)
+        write(folder, seed=seed, prompts=prompts)
+        for name, more in (("evaluations", {"total": [-100.0 - seed] * prompts}), ("metrics", {"return": -500.0})):
+            records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(r | more) + "\n" for r in records))
+    result = rljax.compare([tmp_path])
+    means = {row["quantity"]: (row["mean"], row["count"]) for row in result.table}
+    assert means["return"] == (-100.5, 2) and result.runs[2].get("return") is None
+    assert {run["training return"] for run in result.runs} == {-500.0}
 
 
 def test_runs_are_grouped_by_what_differs_and_averaged_over_seeds(study):

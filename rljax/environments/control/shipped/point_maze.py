@@ -116,14 +116,15 @@ class PointMaze(drawn.Drawn):
         self, observation: types.Array, following: types.Array, reached: types.Array
     ) -> tuple[types.Array, rules.Moved]:
         """Return them with the cell in which ``reached`` is as the goal."""
-
-        def place(x: types.Array) -> types.Array:
-            return (x[:2] + 1) * self.side / 2
-
-        goal = jnp.floor(place(reached))
-        done = jnp.all(jnp.floor(place(following)) == goal)
-        way = (goal + 0.5 - place(observation)) / self.side
+        goal = jnp.floor(self._place(reached))
+        done = jnp.all(jnp.floor(self._place(following)) == goal)
+        way = (goal + 0.5 - self._place(observation)) / self.side
         return observation.at[6:8].set(way), rules.Moved(done * jnp.float32(1.0), done)
+
+    def aimed(self, index: types.Array, reached: types.Array) -> types.Array:
+        """Return whether a training problem with the cell in which ``reached`` is as its goal is one too."""
+        level = self._maze.begin(index, "train", jax.random.key(0))
+        return self._maze.aimed(level, {"cell": self._cell(self._place(reached))})[1]
 
     def plan(self, index: int, split: Split, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the walls, the way of the point and the middle of the goal, see ``rules.Rules``."""
@@ -144,6 +145,9 @@ class PointMaze(drawn.Drawn):
     def _cell(self, place: types.Array) -> types.Array:
         column, row = jnp.floor(place).astype(jnp.int32)
         return row * self.side + column
+
+    def _place(self, observation: types.Array) -> types.Array:
+        return (observation[:2] + 1) * self.side / 2
 
     def _middle(self, cell: types.Array) -> types.Array:
         return jnp.stack([cell % self.side, cell // self.side]) + 0.5

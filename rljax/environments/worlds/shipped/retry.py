@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.data import shuffle
 from rljax.environments import Split
 from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules, text
@@ -89,7 +90,7 @@ class Retry:
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
-        return self.domains * numbering.size(self._radices, self.heldout, split)
+        return shuffle.multiple(self.domains, numbering.size(self._radices, self.heldout, split))
 
     def begin(self, index: types.Array, split: Split, key: types.Key) -> Any:
         """Return key, value and domain, whether the last search found nothing, what one has found, and counters."""

@@ -49,7 +49,7 @@ def measure(run: runs.Run, evaluated: bool = True) -> dict[str, float]:
         values |= {name: float(np.mean(final[key])) for name, key in RETURNS.items() if key in final}
     last = next(reversed(runs.by_phase(run.metrics).values()), [])
     for name in runs.numbers(last):
-        values[name] = runs.tail(last, name)
+        values[f"training {name}" if name in RETURNS else name] = runs.tail(last, name)
     rate = {"tokens/s": run.tokens / run.seconds} if run.seconds else {}
     return {**values, "steps": run.steps, "minutes": run.seconds / 60, "tokens": run.tokens, **rate}
 
@@ -135,7 +135,8 @@ def choose(measured: Sequence[dict[str, float]], names: Sequence[str]) -> list[s
     if names:
         return list(names)
     tries = [name for name in known if name.startswith("pass@")]
-    usual = [*RETURNS, *tries[:1], "greedy", *tries[-1:], *_METRICS]
+    returns = list(RETURNS) if RETURNS.keys() & set(known) else ["training return"]
+    usual = [*returns, *tries[:1], "greedy", *tries[-1:], *_METRICS]
     return [name for name in dict.fromkeys(usual) if name in known]
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
+from rljax.data import shuffle
 from rljax.environments import Split
 from rljax.environments.problems import numbering
 from rljax.environments.worlds import rules
@@ -66,7 +67,7 @@ class Planned(abc.ABC):
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         least, most = map(self.radices, self.span)
-        return self.domains * numbering.size(most, self.heldout, split, len(least))
+        return shuffle.multiple(self.domains, numbering.size(most, self.heldout, split, len(least)))
 
     def problem(self, index: Array, split: Split) -> tuple[Array, Array]:
         """Return the integers of problem ``index``, of the greatest size, and its size."""
