@@ -353,12 +353,9 @@ def _grouped(chosen: schema.Config, algorithm: types.Algorithm, changes: Mapping
       ValueError: the phase sets another number.
     """
     source, samples = algorithm.source, changes.get("batch", {}).get("samples")
-    if source.origin == "demonstrations":
-        each = samples or 1
-    elif isinstance(source, stored_files.Stored) and source.kind != "rows":
-        each = 2 if source.kind == "pairs" else 1
-        if samples not in (None, each):
-            raise ValueError(f"config.phase.{name}.batch.samples={samples}: {source.spec} has groups of {each}.")
-    else:
+    if source.origin != "demonstrations" and not (isinstance(source, stored_files.Stored) and source.kind != "rows"):
         return chosen
+    each = 2 if isinstance(source, stored_files.Stored) and source.kind == "pairs" else 1
+    if samples not in (None, each):
+        raise ValueError(f"config.phase.{name}.batch.samples={samples}: {source.spec} has groups of {each}.")
     return dataclasses.replace(chosen, batch=dataclasses.replace(chosen.batch, samples=each))

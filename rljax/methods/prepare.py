@@ -210,7 +210,8 @@ def random_positions(share: types.Fraction = 0.6) -> types.PrepareTransform:
     def apply(r: types.Rollout, scores: types.Scores | None, state: types.State, key: types.Key):
         order = jnp.where(r.mask > 0, jax.random.uniform(key, r.mask.shape), 2.0)
         rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
-        count = jnp.ceil(share * jnp.sum((r.mask > 0).astype(r.mask.dtype), axis=1, keepdims=True)).astype(rank.dtype)
+        whole = share * jnp.sum((r.mask > 0).astype(r.mask.dtype), axis=1, keepdims=True)
+        count = jnp.ceil(whole * (1 - 1e-6)).astype(rank.dtype)  # 0.6 of 25 is 15.000001 in float32
         return r.replace(mask=jnp.where(rank < jnp.maximum(count, 1), r.mask, 0.0)), state
 
     return types.PrepareTransform(apply)

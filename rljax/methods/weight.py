@@ -45,7 +45,10 @@ def _normalised(r: types.Rollout, s: types.Scores, cap):
 @define.weight(statistics=lambda a: (weight.on_minibatch("normalised", _normalised, a, FIXED_GAP),))
 @idle.until("sampler", cap=idle.FROM_1)
 def normalised_importance(loss, r, s, cap: types.Cap = 2.0) -> types.Array:
-    """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl)."""
+    """Truncate w = min(exp(x), cap), then divide by its mean over the minibatch's tokens (verl).
+
+    x is of the stored proximal policy, after ``ratio.interpolated`` too.
+    """
     return r.extra["normalised"]
 
 
@@ -89,11 +92,10 @@ def off_policy_sequence_mask(loss, r, s, delta: types.Positive = 0.5) -> types.A
 def _moment_kept(r: types.Rollout, s: types.Scores, tau):
     square = jnp.where(r.mask > 0, _fixed_gap(r) ** 2, jnp.inf)
     ordered = jnp.sort(square.reshape(-1))
-    real = jnp.isfinite(ordered)
+    real, rank = jnp.isfinite(ordered), jnp.argsort(jnp.argsort(square.reshape(-1))).reshape(square.shape)
     mean = jnp.cumsum(jnp.where(real, ordered, 0.0)) / jnp.arange(1, ordered.size + 1, dtype=ordered.dtype)
     kept = jnp.sum((mean < tau) & real)  # means of ever larger values never fall
-    bound = jnp.where(kept > 0, ordered[jnp.maximum(kept - 1, 0)], -1.0)
-    return (square <= bound).astype(r.mask.dtype)
+    return (rank < kept).astype(r.mask.dtype)
 
 
 @define.weight(statistics=lambda a: (weight.on_minibatch("moment_kept", _moment_kept, a, FIXED_GAP),))
@@ -101,7 +103,8 @@ def _moment_kept(r: types.Rollout, s: types.Scores, tau):
 def second_moment_mask(loss, r, s, tau: types.Positive = 0.04) -> types.Array:
     """Drop tokens in descending x^2 until the mean of x^2 over the rest of the minibatch is below tau.
 
-    Source: M2PO (arXiv 2510.01161). If the mean is below tau already, nothing is dropped.
+    Source: M2PO (arXiv 2510.01161). If the mean is below tau already, nothing is dropped. x is of the stored proximal
+    policy, after ``ratio.interpolated`` too.
     """
     return r.extra["moment_kept"]
 
@@ -206,9 +209,9 @@ def by_sign(
 
 @define.weight(needs=types.Needs(agents=True))
 def by_role(loss, r, s, weights: tuple[float, ...]) -> types.Array:
-    """Multiply by the weight of the row's agent. Source: Evolving-RL."""
+    """Multiply by the weight of the row's agent; without one the loss is nan. Source: Evolving-RL."""
     agent = ops.given(r.agent, "weight.by_role: the rollout has no agent")
-    return jnp.asarray(weights, r.mask.dtype)[agent][:, None]
+    return jnp.take(jnp.asarray(weights, r.mask.dtype), agent, mode="fill", fill_value=jnp.nan)[:, None]
 
 
 @define.weight(needs=types.Needs(domains=True))

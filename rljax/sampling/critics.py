@@ -119,7 +119,8 @@ class Beams:
             return samples_lib.mapped(lambda x: x[ops.repeat(best.reshape(-1), branches)], sample)
 
         last = jax.lax.while_loop(lambda s: jnp.any(s.finish == types.Finish.UNFINISHED), step, start)
-        first = jnp.arange(asked * each).reshape(asked, count, branches)[:, :samples, 0].reshape(-1)
+        first = jnp.arange(asked * each).reshape(asked, count, branches)[:, :, 0]
+        first = jnp.broadcast_to(first[:, : min(count, samples)], (asked, samples)).reshape(-1)
         return samples_lib.mapped(lambda x: x[first], last)
 
     def values(self, params: types.Tree, prompts: types.Prompts, sample: samples_lib.Sample) -> Array:

@@ -24,22 +24,32 @@ def inverse(key: Array, logits: Array) -> Array:
     """Draw a token from ``logits`` [V] by inverting their distribution function at one uniform number.
 
     A Gumbel draw (``jax.random.categorical``) needs a random number per token of the vocabulary; this needs one.
-    The distribution function is summed over about sqrt(V) chunks, then within the chunk that contains the number. Its
-    resolution is 2^-24: a rarer token has probability 0 or 2^-24 (a Gumbel draw in float32 has the same limit).
+    Its resolution is 2^-23: a rarer token has probability 0 or 2^-23 (a Gumbel draw in float32 has the same limit).
+    """
+    return inverted(jax.random.uniform(key), logits)
+
+
+def inverted(number: Array, logits: Array) -> Array:
+    """Return the token in which the distribution function of ``logits`` [V] passes a number in [0, 1).
+
+    It is summed over about sqrt(V) chunks, then within the chunk that contains the number.
     """
     size = math.isqrt(logits.shape[0] - 1) + 1
     weight = jnp.exp(logits - jnp.max(logits))
     weight = jnp.pad(weight, (0, -logits.shape[0] % size)).reshape(-1, size)
 
     def find(weight: Array, target: Array) -> tuple[Array, Array]:
-        """Return the first place whose cumulative sum exceeds ``target``, and the remainder of ``target`` there."""
-        total = jnp.cumsum(weight)
-        last = jnp.max(jnp.where(weight > 0, jnp.arange(weight.shape[0]), 0))
-        place = jnp.minimum(jnp.sum(total <= target), last)  # rounding must not go past the last nonzero weight
+        """Return the first place with weight whose cumulative sum exceeds ``target``, and the remainder there.
+
+        Rounding moves the sum where the weight is 0, and the remainder below 0: the weight decides what may be drawn.
+        """
+        total, there = jnp.cumsum(weight), jnp.arange(weight.shape[0])
+        last = jnp.max(jnp.where(weight > 0, there, 0))
+        place = jnp.min(jnp.where((total > target) & (weight > 0), there, last))
         return place, target - (total[place] - weight[place])
 
     chunks = jnp.sum(weight, axis=1)
-    chunk, rest = find(chunks, jax.random.uniform(key) * jnp.sum(chunks))
+    chunk, rest = find(chunks, number * jnp.sum(chunks))
     return chunk * size + find(weight[chunk], rest)[0]
 
 

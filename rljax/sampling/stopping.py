@@ -37,10 +37,14 @@ class Table:
         return state == self.transition.shape[0] - 1
 
     def read(self, token: Array, count: Array) -> Array:
-        """Return the state [b] of rows that consist of the first ``count`` [b] of ``token`` [b, T]."""
+        """Return the state [b] of rows that consist of the first ``count`` [b] of ``token`` [b, T].
+
+        A string that they hold does not end what follows: it was given, as a head is.
+        """
 
         def step(t: Array, state: Array) -> Array:
-            return jnp.where(t < count, self.advance(state, token[:, t]), state)
+            after = self.advance(state, token[:, t])
+            return jnp.where(t < count, jnp.where(self.matched(after), 0, after), state)
 
         return jax.lax.fori_loop(0, jnp.max(count), step, self.start(token.shape[0]))
 

@@ -127,7 +127,7 @@ class PhaseConfig:
     steps: Count = setting(100, "Number of updates in the phase.")
     optimizer: str = setting("adamw(learning_rate=1e-3, weight_decay=0.0)", "Calls of optax, chained with |.")
     tower_optimizer: str = setting("", "Optimizer of the vision tower and its projection; '': the same.")
-    warmup: Size = setting(20, "Updates over which the update is scaled linearly up to full size.")
+    warmup: Size = setting(20, "Gradient steps over which the update is scaled linearly up to full size.")
     reset_optimizer: bool = setting(True, "Whether the optimizer state is reset at the start of the phase.")
     reference: Literal["start", "keep"] = setting(
         "start",

@@ -159,7 +159,7 @@ def begin(
       carried: what it carries over in addition to parameters, counters and cursors.
       previous: the state at the end of the previous phase; None in the first phase.
       key: the run's root key.
-      initial: initial parameters by module; other modules keep the parameters of ``previous``, or get new ones.
+      initial: parameters of modules that ``previous`` lacks; other modules get new ones.
 
     Returns:
       The state.

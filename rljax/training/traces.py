@@ -68,7 +68,7 @@ def rows(step: steps.Step) -> types.Rollout:
 
 def trace(step: steps.Step, name: str) -> Any:
     """Trace a program of a step; ``name`` is one of ``names(step)``."""
-    if name == "rollout" and step.setup.world is not None:
+    if name == "rollout" and step.producer.traced:
         return step.rollout.trace(states.sampled(step.setup, step.shape), _KEY)  # type: ignore
     if name == "rollout":
         return step.sample.trace(*_arguments(step))

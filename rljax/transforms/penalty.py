@@ -170,7 +170,8 @@ def f_divergence(
     """Penalize f(u), u = pi / ref on rows the reference wrote: a divergence that preserves what the reference knows.
 
     forward_kl: u - 1 - log u; js: u log u - (u + 1) log((u + 1) / 2); alpha: (u^(1-a) - (1 - a) u - a) / (a (a - 1)).
-    f(1) = 0. log u is clamped to [-limit, limit]. Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
+    f(1) = 0; at a = 0 and 1 it is the limit, u log u - u + 1 and forward_kl. log u is clamped to [-limit, limit].
+    Source: DPH-RL (arXiv 2509.07430), whose release has no such bound.
 
     Args:
       divergence: the function f.
@@ -182,10 +183,12 @@ def f_divergence(
     """
     log_u = jnp.clip(log_ratio(r, s, "reference"), -limit, limit)
     u = jnp.exp(log_u)
-    if divergence == "forward_kl":
+    if divergence == "forward_kl" or (divergence == "alpha" and alpha == 1):
         return jnp.expm1(log_u) - log_u
     if divergence == "js":
         return u * log_u - (u + 1.0) * jnp.log(0.5 * (u + 1.0))
+    if alpha == 0:
+        return u * log_u - u + 1.0
     return (jnp.exp((1.0 - alpha) * log_u) - (1.0 - alpha) * u - alpha) / (alpha * (alpha - 1.0))
 
 

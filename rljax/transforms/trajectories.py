@@ -98,7 +98,7 @@ def replaced(rollout: types.Rollout, reward: Array) -> types.Rollout:
 def repaid(rollout: types.Rollout, paid: Array) -> types.Rollout:
     """Return a rollout whose tokens are paid ``paid`` [B, T] in place of what they were; charges stay."""
     before = rollout.extra.get("paid")
-    if before is None:
+    if rollout.token_reward is None or before is None:
         return rollout.replace(token_reward=paid)
     return extras.put(rollout.replace(token_reward=rollout.token_reward - before + paid), {"paid": paid})
 
@@ -169,8 +169,15 @@ def last(rollout: types.Rollout) -> Array:
     return ops.segment_first(ids(rollout)[::-1], counted[::-1])[::-1] > 0
 
 
+def drawn(rollout: types.Rollout) -> Array:
+    """Return [B, T], the mask of tokens whose log-probs at sampling are known; demonstrations have 0 in their place."""
+    if rollout.raw_logp is None:
+        return rollout.mask
+    return jnp.where((rollout.raw_logp == 0) & (on_policy(rollout)[:, None] == 0), 0.0, rollout.mask)
+
+
 def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None) -> Array:
-    """Return log pi - log ref at sampling, unfiltered, ``[B, T]``.
+    """Return log pi - log ref at sampling, unfiltered, ``[B, T]``; 0 on demonstrations, whose log pi is not known.
 
     Args:
       rollout: the rows.
@@ -188,7 +195,8 @@ def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None)
             "out, as a recipe does if its coefficient is 0, or use a KL in the loss: config.seam.penalty='+ kl()'."
         )
     reference = ops.given(rollout.ref_logp if other is None else other, f"{piece}: the rollout has no ref_logp")
-    return ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference
+    d = ops.given(rollout.raw_logp, f"{piece}: the rollout has no raw_logp") - reference
+    return jnp.where(drawn(rollout) < rollout.mask, 0.0, d)
 
 
 def _following(rollout: types.Rollout) -> tuple[Array, Array]:

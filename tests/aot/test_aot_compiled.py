@@ -22,7 +22,7 @@ from rljax.host import flops
 from rljax.models.scores import scoring
 from rljax.training import sharding
 from tests.aot.aot_cases import edited
-from tests.support import tiny
+from tests.support import control, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -172,6 +172,13 @@ def test_a_world_of_several_turns_is_traced_as_a_step_plays_it():
     assert compiling.names(step) == ["rollout", "score", "update", "fused"]
     rows = compiling.trace(step, "rollout").out_info
     assert rows.turn.shape == rows.mask.shape == (128, step.setup.task.completion_length)
+
+
+@pytest.mark.full
+def test_a_control_world_is_traced_as_a_step_acts_in_it():
+    step = compiling.make(control.config(batch__prompts=16), target()).steps[-1]
+    rows = compiling.trace(step, "rollout").out_info
+    assert rows.motion.observation.shape[:2] == rows.mask.shape and rows.action is None
 
 
 @pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])

@@ -137,6 +137,8 @@ def test_beams_are_the_continuations_of_largest_value():
     np.testing.assert_array_equal(greedy.token, plain.token)
     with pytest.raises(ValueError, match="samples=2: the search keeps 1 beams"):
         found(2, config, count=1)
+    both = found(2, dataclasses.replace(config, temperature=0.0))
+    np.testing.assert_array_equal(both.token, np.repeat(greedy.token, 2, axis=0))
 
 
 def critics(**fields):

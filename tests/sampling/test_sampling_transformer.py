@@ -9,6 +9,7 @@ import pytest
 
 from rljax import sampling, types
 from rljax.models.scores import scoring
+from rljax.sampling import processors
 from tests.sampling.sampling_cases import (
     FILTERED,
     SHAPE,
@@ -78,6 +79,22 @@ def test_the_inverse_draw_has_the_frequencies_of_its_logits(size):
     assert np.all(count[prob == 0] == 0)
     deviation = np.sqrt(len(keys) * prob * (1 - prob)) + 1
     assert np.all(np.abs(count - len(keys) * prob) < 5 * deviation)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(40, 8), (1000, 50)])
+def test_no_number_draws_a_token_that_is_excluded(size, kept):
+    """Of numbers around the bounds between tokens, where rounding decides."""
+    logits = jnp.asarray(np.random.default_rng(size).normal(size=(64, size)) * 2, jnp.float32)
+    logits = processors.top_k(kept)(logits)
+    weight = np.exp(np.float64(logits) - np.float64(logits).max(1, keepdims=True))
+    edge = np.cumsum(weight, axis=1) / weight.sum(1, keepdims=True)
+    number = np.clip(np.round(edge * 2**23)[..., None] + np.arange(-8, 9), 0, 2**23 - 1) / 2**23
+    number = number.reshape(64, -1)
+    token = np.asarray(jax.jit(jax.vmap(jax.vmap(processors.inverted, (0, None))))(jnp.float32(number), logits))
+    assert np.all(np.take_along_axis(weight, token, axis=1) > 0)
+    high = np.take_along_axis(edge, token, axis=1)
+    low = high - np.take_along_axis(weight / weight.sum(1, keepdims=True), token, axis=1)
+    assert np.all((low - 2e-6 <= number) & (number <= high + 2e-6))
 
 
 @pytest.mark.full

@@ -100,6 +100,16 @@ def test_the_string_that_ends_a_row_is_found():
     assert cases == {(False, False), (True, True), (True, False)}  # the last: text and string share a token
 
 
+def test_a_string_in_what_is_given_does_not_end_what_follows():
+    table = stopping.build(("bb",), [b"a", b"b", None], 3)
+    token = jnp.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]], jnp.int32)
+    state, found = table.read(token, jnp.array([3, 2, 3])), []
+    for t in (0, 1):
+        state = table.advance(state, token[jnp.arange(3), jnp.array([3, 2, 3]) + t])
+        found.append(table.matched(state).tolist())
+    assert found == [[False, True, True], [True, True, True]]  # the last two: begun in what is given
+
+
 def test_tables_are_small_and_count_states():
     pieces = raw_bytes.Bytes().pieces()
     table = stopping.build(("abc", "abd"), pieces, len(pieces)).transition

@@ -87,6 +87,21 @@ def test_moments_are_float32_unless_the_optimizer_says_otherwise():
         )
 
 
+def test_an_optimizer_may_read_the_loss_and_no_more():
+    params, gradient = {"w": jnp.ones((4, 4))}, {"w": jnp.full((4, 4), 0.1)}
+    tx = optimizers.build(optimizers.parts("polyak_sgd(1.0)", "test"), clip_norm=0.0, warmup=0)
+    new, *_ = optimizers.apply(tx, gradient, jnp.float32(0.08), params, tx.init(params))
+    np.testing.assert_allclose(new["w"], 1 - 0.1 * 0.08 / 0.16, rtol=1e-6)  # the loss over the squared norm
+    tx = optimizers.build(optimizers.parts("sgd(1.0) | reduce_on_plateau(0.5, 2)", "test"), clip_norm=0.0, warmup=0)
+    state, moved = tx.init(params), []
+    for _ in range(4):  # the loss stays: the first is the best, and after two others the rate is halved
+        new, state, *_ = optimizers.apply(tx, gradient, jnp.float32(1.0), params, state)
+        moved.append(round(float(1 - new["w"][0, 0]), 4))
+    assert moved[0] == 0.1 and moved[-1] == 0.05
+    with pytest.raises(ValueError, match="lbfgs"):
+        optimizers.parts("lbfgs()", "test")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -10,7 +10,7 @@ import pytest
 from rljax import algorithms, types
 from rljax.config import resolve
 from rljax.run.evaluation import evaluate, passk
-from rljax.transforms import penalty, prepare, reward, schedule, surrogate
+from rljax.transforms import penalty, prepare, reward, schedule, surrogate, weight
 from tests.support import batch, tiny
 from tests.support.reference import dual, parts
 
@@ -291,3 +291,57 @@ def test_the_supports_of_two_evaluations_are_compared(capsys):
     shown = {line.split("  ")[0].strip(): line.split() for line in capsys.readouterr().out.splitlines()}
     assert shown["solved as in the first"][-1] == "25.0" and shown["solved here alone"][-1] == "37.5"
     assert shown["solved in the first alone"][-1] == "12.5"
+
+
+# --- limits, ties and rows out of range ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alpha", "limit"), [(0.0, lambda u: u * np.log(u) - u + 1), (1.0, lambda u: u - 1 - np.log(u))]
+)
+def test_the_alpha_divergence_has_its_limits(alpha, limit):
+    d = batch.arrays()
+    rollout, scores = batch.records(d)
+    u = np.exp(np.where(d["mask"] > 0, d["logp"] - d["ref"], 0.0))
+    value, gradient = term(penalty.f_divergence("alpha", 1.0, alpha), rollout, scores)
+    near, its = term(penalty.f_divergence("alpha", 1.0, alpha + 1e-2), rollout, scores)
+    close(value * d["mask"], limit(u) * d["mask"])
+    for x, y in ((value, near), (gradient, its)):
+        close_by = [np.asarray(z.logp if isinstance(z, types.Scores) else z) * d["mask"] for z in (x, y)]
+        np.testing.assert_allclose(*close_by, atol=0.05 * np.abs(close_by[1]).max())
+
+
+def weighed(piece, rollout):
+    """Return the weight that a piece gives every token."""
+    for statistic in piece.statistics:
+        rollout = statistic.apply(rollout, types.Scores(), statistic.init(), KEY)[0]
+    return np.asarray(piece.apply(types.Loss(), rollout, types.Scores(), piece.init(), KEY).metrics["weight"])
+
+
+def plain(**fields):
+    """Return a rollout of two rows of four tokens."""
+    fields = {"mask": np.ones((2, 4)), "reward": np.zeros(2), "group": np.zeros(2, np.int32)} | fields
+    return types.Rollout(
+        **{
+            k: jnp.asarray(x, np.asarray(x).dtype if k in ("group", "agent") else jnp.float32)
+            for k, x in fields.items()
+        }
+    )
+
+
+def test_tokens_of_equal_moment_are_dropped_until_the_mean_is_below():
+    gap = np.sqrt(np.array([[0.0, 0.06, 0.06, 0.06], [0.06, 0.0, 0.06, 0.06]]))
+    kept = weighed(weight.second_moment_mask(0.04), plain(proximal_logp=gap, behaviour_logp=np.zeros((2, 4))))
+    assert kept.sum() == 5 and kept[0, 0] == kept[1, 1] == 1  # 3 of 0.06 beside 2 of 0: 0.036; 4 would be 0.04
+
+
+def test_rows_of_an_agent_without_a_weight_are_not_trained_on():
+    w = weighed(weight.by_role((1.0, 0.25)), plain(agent=np.array([1, 2], np.int32)))
+    np.testing.assert_array_equal(w[:, 0], [0.25, np.nan])
+
+
+@pytest.mark.parametrize("length", [5, 25, 50, 200])
+def test_a_share_of_the_positions_is_kept_exactly(length):
+    r = plain(mask=np.ones((2, length)))
+    kept, _ = prepare.random_positions(0.6).apply(r, None, (), KEY)
+    np.testing.assert_array_equal(kept.mask.sum(axis=1), 0.6 * length)

@@ -163,10 +163,11 @@ class Ahead:
         trained = adapters.trained(policy)
         if self._frozen is not None:
             policy, places = trained, adapters.trained(placed.params["policy"])
-            placed = placed.replace(params={"policy": places})
-        view = _copied(view.replace(params={"policy": policy}), placed)
+            placed = placed.replace(params={**placed.params, "policy": places})
+        view = _copied(view.replace(params={**view.params, "policy": policy}), placed)
         if self._frozen is not None:
-            return view.replace(params={"policy": adapters.joined(view.params["policy"], self._frozen)})
+            joined = adapters.joined(view.params["policy"], self._frozen)
+            return view.replace(params={**view.params, "policy": joined})
         if trained is not policy:
             self._frozen = view.params["policy"]
         return view

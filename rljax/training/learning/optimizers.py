@@ -24,6 +24,8 @@ from rljax.models import architectures
 C = TypeVar("C", bound=Callable[..., Any])
 Parts = Sequence[optax.GradientTransformation]
 HOST = "pinned_host"  # memory kind of offloaded optimizer state
+_OTHERS = {"lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch", "sophia"}
+_OTHERS |= {"differentially_private_aggregate", "dpsgd"}
 _TOWER = ("tower", "projector")  # names of parameters begin so
 
 
@@ -41,12 +43,12 @@ def build(parts: Parts, *, clip_norm: float, warmup: int) -> optax.GradientTrans
     clips = isinstance(clip_norm, core.Tracer) or clip_norm > 0
     clip = [optax.clip_by_global_norm(clip_norm)] if clips else []
     ramp = [optax.scale_by_schedule(optax.linear_schedule(1.0 / warmup, 1.0, warmup - 1))] if warmup > 1 else []
-    inner = optax.chain(*clip, *parts, *ramp)
+    inner = optax.with_extra_args_support(optax.chain(*clip, *parts, *ramp))
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return inner.update(wide(updates), state, wide(params))
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return inner.update(wide(updates), state, wide(params), **extra)
 
-    return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)
+    return optax.GradientTransformationExtraArgs(lambda params: inner.init(wide(params)), update)
 
 
 def parts(text: str, field: str) -> Parts:
@@ -79,7 +81,8 @@ def optimizer(function: C) -> C:
 def functions() -> dict[str, Callable[..., Any]]:
     """Return what an optimizer's text may name: ``muon``, and functions of optax and optax.contrib.
 
-    These are the functions whose annotation says that they return a gradient transformation or a schedule.
+    These are the functions whose annotation says that they return a gradient transformation or a schedule, without
+    those that would call the loss or read the gradients of single rows.
     """
     chosen = {}
     for name, function in (vars(optax.contrib) | vars(optax)).items():
@@ -87,7 +90,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         if inspect.isfunction(plain) and not name.startswith("_"):
             returned = inspect.signature(plain, eval_str=True).return_annotation
             transforms = isinstance(returned, type) and issubclass(returned, optax.GradientTransformation)
-            if transforms or returned == optax.Schedule:
+            if (transforms or returned == optax.Schedule) and name not in _OTHERS:
                 chosen[name] = function
     return {**chosen, "muon": muon}
 
@@ -175,7 +178,7 @@ def apply(
 
     def updated() -> tuple[types.Tree, types.Tree]:
         with errors.inside("optimizer: update"):
-            updates, new_state = optimizer.update(gradient, state, params)
+            updates, new_state = optax.with_extra_args_support(optimizer).update(gradient, state, params, value=loss)
         added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
         return added, new_state
 

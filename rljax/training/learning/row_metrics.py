@@ -56,7 +56,7 @@ def metrics(
         }
         parts = {name: part for name, part in rollout.parts.items() if name != "answer"}  # a number that names a text
         metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in parts.items()}
-        metrics |= of_domains(rollout, domains)
+        metrics |= of_domains(rollout.replace(outcome=outcome), domains, on_policy)
     if rollout.finish is not None and rollout.motion is None:  # windows of trajectories are cut always
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
     if "head" in rollout.extra:
@@ -64,14 +64,15 @@ def metrics(
     if rollout.version is not None:
         counted = rollout.mask * valid[:, None]
         metrics["age"] = ops.masked_mean(rollout.extra["now"][:, None] - rollout.version, counted)
+    drawn = trajectories.drawn(rollout)
     if rollout.entropy is not None:
-        metrics["entropy"] = ops.masked_mean(rollout.entropy, rollout.mask)
-        for name, here in diagnostics.thirds(rollout.mask) if positions else ():
+        metrics["entropy"] = ops.masked_mean(rollout.entropy, drawn)
+        for name, here in diagnostics.thirds(drawn) if positions else ():
             metrics[f"entropy_{name}"] = ops.masked_mean(rollout.entropy, here)
     if rollout.ref_logp is not None and rollout.raw_logp is not None:
         # of the sampling policy; overwritten by the metric of a KL penalty, which is of the current policy
         d = jnp.where(rollout.mask > 0, rollout.raw_logp - rollout.ref_logp, 0.0)
-        counted = rollout.mask
+        counted = drawn
         if rollout.context is not None and rollout.context.train_token is not None and rollout.on_policy is not None:
             counted = counted * (rollout.on_policy[:, None] > 0)  # the others were sampled under another prompt
         metrics["kl"] = ops.masked_mean(ops.kl_estimate("k3", d), counted)
@@ -105,13 +106,12 @@ def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> di
     return metrics
 
 
-def of_domains(rollout: types.Rollout, names: tuple[str, ...]) -> dict[str, types.Array]:
-    """Return reward, accuracy and share of the rows of each domain; 0 where a step has none of them."""
+def of_domains(rollout: types.Rollout, names: tuple[str, ...], on_policy: types.Array) -> dict[str, types.Array]:
+    """Return reward, accuracy of the rows that measure the policy, and share of each domain; 0 without rows."""
     if rollout.domain is None:
         return {}
     once, reward = trajectories.once(rollout), trajectories.uncharged(rollout)
     correct = (rollout.outcome == types.Outcome.CORRECT) * 1.0
-    on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
     out = {}
     for number, name in enumerate(names):
         here = (rollout.domain == number) * 1.0

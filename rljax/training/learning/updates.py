@@ -3,6 +3,7 @@
 All functions are pure; epochs, minibatches and micro-batches are scans.
 """
 
+import collections
 import functools
 import math
 from collections.abc import Mapping
@@ -41,7 +42,10 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
       The rows with these fields.
     """
     needs = interpreter.needs(setup.algorithm)
-    repeats = max(math.prod(setup.learner.of(o)) for o in setup.algorithm.objectives)
+    steps = collections.Counter[str]()  # of each module; of joint objectives the first takes them
+    for o in (setup.algorithm.objectives[first] for first, *_ in setup.phase.joint):
+        steps[o.module] += math.prod(setup.learner.of(o))
+    repeats = max(steps.values())
 
     def fill(rows: types.Rollout) -> dict[str, Any]:
         def scores(module: str, asked: types.Needs) -> types.Scores:
@@ -53,7 +57,8 @@ def complete(setup: phases.Setup, state: types.TrainState, rollout: types.Rollou
             return phases.score(setup, "policy", policy, rows, _NOTHING, kept=False).logp
 
         fields: dict[str, Any] = {"ref_logp": earlier(state.reference)} if needs.reference else {}
-        acted = rows.motion is not None and setup.algorithm.source.origin == "policy"
+        source = setup.algorithm.source
+        acted = rows.motion is not None and source.origin == "policy" and not source.off_policy
         if acted:  # the policy has just done so, from its whole distribution
             fields["proximal_logp"] = rows.behaviour_logp
         elif needs.fixed_proximal or (needs.proximal and repeats > 1):
@@ -349,7 +354,7 @@ def _finish(
         step=state.step + 1,
         reference=keep(reference, previous.reference),
         algorithm=keep(inner, previous.algorithm),
-        pool=setup.algorithm.source.observe(state.pool, metrics),
+        pool=keep(setup.algorithm.source.observe(state.pool, metrics), state.pool),
         skipped=jnp.where(finite, 0, state.skipped + 1),
         skipped_total=state.skipped_total + skipped.astype(jnp.int32),
     )
