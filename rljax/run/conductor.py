@@ -182,7 +182,7 @@ class _Cohort:
             if not logged:
                 return
             means = {name: sum(x[name] for x in logged.values()) / len(logged) for name in next(iter(logged.values()))}
-            rate = means["length"] * setup.rows * len(logged) / seconds
+            rate = means["trained_tokens"] * len(logged) / seconds
             self.bar.update(step, setup.phase.name, means, tokens_per_second=rate)
             for place, run in self.running.items():
                 self.warn(run.symptoms(setup, step, logged[place]))

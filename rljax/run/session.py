@@ -195,7 +195,7 @@ class Session(contextlib.AbstractContextManager):
         name, limit, in_row = setup.phase.name, setup.learner.max_skipped, values.pop("skipped_in_row")
         first = values.pop("failed_row", 0.0), values.pop("failed_problem", 0.0)
         self._failed(setup, step, values.get("failed", 0.0), *first)
-        rate = values["length"] * setup.rows / seconds
+        rate = values["trained_tokens"] / seconds
         self.logger.step(step, name, values, {"seconds": seconds, "tokens_per_second": rate, **spent})
         if in_row > limit and self.failure is None:
             bad = {k: v for k, v in values.items() if not np.isfinite(v)}

@@ -130,4 +130,5 @@ def test_an_episode_whose_reply_is_too_long_does_not_count():
         new, metrics = step.update(jax.tree.map(jnp.copy, state), jax.device_put(batch), program.key)
         results.append((new.params, {k: x for k, x in metrics.items() if k != "rows"}))
         assert metrics["valid_rows"] == rows.valid.sum()
+        assert metrics["trained_tokens"] == (rows.mask * rows.valid[:, None]).sum()
     jax.tree.map(np.testing.assert_array_equal, *jax.device_get(results))

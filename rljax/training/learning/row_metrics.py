@@ -35,20 +35,17 @@ def metrics(
     valid, once = ops.valid_rows(rollout), trajectories.once(rollout)
     length = trajectories.summed(rollout, jnp.sum(rollout.mask, axis=1))
     metrics = {"length": ops.masked_mean(length, once), "valid_rows": jnp.sum(valid)}
+    metrics["trained_tokens"] = jnp.sum(rollout.mask * valid[:, None])
     if turns:
         metrics["turns"] = trajectories.turns(rollout)
     if judged:
         reward = trajectories.total(rollout)
-        on_policy = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], once, 0.0)
-        outcome = rollout.outcome
-        if "first_outcome" in rollout.extra:  # rows of a second pass do not measure the policy
-            outcome, again = rollout.extra["first_outcome"], rollout.extra["pass"] > 0
-            on_policy = jnp.where(again, (outcome != types.Outcome.CRASHED) * 1.0, on_policy)
+        correct, measures = _judged(rollout)
         metrics |= {
             "reward": ops.masked_mean(trajectories.uncharged(rollout), once),
             "reward_std": ops.masked_std(reward, once),
             "flat_groups": ops.masked_mean((ops.segment_std(reward, rollout.group, once) <= 0) * 1.0, once),
-            "accuracy": ops.masked_mean((outcome == types.Outcome.CORRECT) * 1.0, on_policy),
+            "accuracy": ops.masked_mean(correct, measures),
         }
         every = trajectories.once(rollout, jnp.ones_like(valid))  # rows whose world or verifier failed too
         metrics |= {
@@ -56,7 +53,7 @@ def metrics(
         }
         parts = {name: part for name, part in rollout.parts.items() if name != "answer"}  # a number that names a text
         metrics |= {f"reward/{name}": ops.masked_mean(part, once) for name, part in parts.items()}
-        metrics |= of_domains(rollout.replace(outcome=outcome), domains, on_policy)
+        metrics |= of_domains(rollout, domains)
     if rollout.finish is not None and rollout.motion is None:  # windows of trajectories are cut always
         metrics["truncated"] = ops.masked_mean((rollout.finish == types.Finish.LENGTH) * 1.0, once)
     if "head" in rollout.extra:
@@ -83,6 +80,16 @@ def metrics(
     return metrics
 
 
+def _judged(rollout: types.Rollout) -> tuple[types.Array, types.Array]:
+    """Return [B], whether rows are correct, and which of them measure the policy: those of a first pass."""
+    outcome = rollout.outcome
+    measures = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], trajectories.once(rollout), 0.0)
+    if "first_outcome" in rollout.extra:
+        outcome, again = rollout.extra["first_outcome"], rollout.extra["pass"] > 0
+        measures = jnp.where(again, (outcome != types.Outcome.CRASHED) * 1.0, measures)
+    return (outcome == types.Outcome.CORRECT) * 1.0, measures
+
+
 def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> dict[str, types.Array]:
     """Return how well values predict the critic's targets, before the critic is trained on them.
 
@@ -106,16 +113,16 @@ def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> di
     return metrics
 
 
-def of_domains(rollout: types.Rollout, names: tuple[str, ...], on_policy: types.Array) -> dict[str, types.Array]:
+def of_domains(rollout: types.Rollout, names: tuple[str, ...]) -> dict[str, types.Array]:
     """Return reward, accuracy of the rows that measure the policy, and share of each domain; 0 without rows."""
     if rollout.domain is None:
         return {}
     once, reward = trajectories.once(rollout), trajectories.uncharged(rollout)
-    correct = (rollout.outcome == types.Outcome.CORRECT) * 1.0
+    correct, measures = _judged(rollout)
     out = {}
     for number, name in enumerate(names):
         here = (rollout.domain == number) * 1.0
         out[f"reward/domain/{name}"] = ops.masked_mean(reward, once * here)
-        out[f"accuracy/domain/{name}"] = ops.masked_mean(correct, on_policy * here)
+        out[f"accuracy/domain/{name}"] = ops.masked_mean(correct, measures * here)
         out[f"share/domain/{name}"] = ops.masked_mean(here, once)
     return out
