@@ -1,7 +1,6 @@
 """Records and kinds: all types of the mathematics, on one page.
 
 Dimension key, used in every shape comment of this project:
-
     P  prompts in a batch             G  samples of one prompt
     B  rows (P * G by default)        T  completion tokens
     L  prompt tokens (left-padded)    S  positions, L + T
@@ -371,6 +370,7 @@ class Source:
     observe: Callable[[Tree, Metrics], Tree] = lambda state, metrics: state
     relabel: Callable[..., Rollout] | None = None  # (chosen rows, task, key): rows with other goals
     in_flight: Callable[[Tree], Tree] = lambda pool: pool  # {"rows", "free"} of a source with segments
+    renew: Callable[[Tree], Tree] = lambda pool: pool  # at the start of a phase that carries the pool over
     seam: str = ""
     spec: str = ""
 

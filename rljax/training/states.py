@@ -202,7 +202,7 @@ def begin(
     if source.init is types.Source.init:  # it keeps nothing, so that no example is traced
         return state
     if previous is not None and carried.pool:
-        return state.replace(pool=previous.pool)
+        return state.replace(pool=source.renew(previous.pool))
     shape = jax.eval_shape(producers.make(setup).example, state, key)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
     return state.replace(pool=source.init(blank, problems_lib.of(setup, key)))

@@ -34,9 +34,10 @@ def balanced(
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         rollout, places = rollout.replace(parts={}), rollout.reward.size
-        right = (trajectories.total(rollout) > 0).astype(rollout.reward.dtype)
-        accuracy = ops.segment_mean(right, rollout.group, trajectories.once(rollout))
-        inside = (accuracy >= low) & (accuracy <= high)
+        right = (trajectories.uncharged(rollout) > 0).astype(rollout.reward.dtype)
+        once = trajectories.once(rollout)
+        accuracy = ops.segment_mean(right, rollout.group, once)
+        inside = (accuracy >= low) & (accuracy <= high) & (ops.segment_total(once, rollout.group) > 0)
         stored = groups.stale(pool["rows"])
         left = jnp.concatenate([jnp.where(inside, age + 1, 0), pool["left"]])  # steps that a group may still wait
         fresh = jnp.arange(left.size, dtype=jnp.int32) < places
@@ -80,7 +81,7 @@ def rounds(
         valid, number = ops.valid_rows(rollout) > 0, groups.place(rollout)
         sample, samples = groups.rank(number)
         around = number * rounds + sample * rounds // samples  # the round of each row, [B]
-        positive = valid & (trajectories.total(rollout) > threshold)
+        positive = valid & (trajectories.uncharged(rollout) > threshold)
 
         def so_far(x: types.Array) -> types.Array:
             """Return the number of rows with ``x`` in the rounds before each row's, [B]."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, trajectories
+from rljax.transforms import define
 from rljax.transforms.source import candidates as candidates_lib
 from rljax.transforms.source import domains as domains_lib
 from rljax.transforms.source import draws, groups
@@ -40,10 +40,11 @@ def dump(
 
     def update(rollout: types.Rollout, statistics: types.Tree) -> types.Tree:
         seen, place, size = groups.tally(rollout), groups.place(rollout), statistics["seen"].size
-        away = jnp.abs(trajectories.total(rollout) - seen.reward[place])
+        once, reward = groups.measured(rollout)
+        away = jnp.abs(reward - seen.reward[place])
         spread = seen.spread[place]
         advantage = jnp.where(spread > 0, away / jnp.where(spread > 0, spread, 1.0), 0.0)
-        domain = jnp.where(groups.counted(rollout) > 0, seen.domain[place], size)  # ``size``: does not count
+        domain = jnp.where(once > 0, seen.domain[place], size)  # ``size``: does not count
         number, _ = groups.rank(domain)
         rows = jnp.zeros((size + 1,), jnp.int32).at[domain].add(1)
         kept = jnp.where(number >= rows[domain] - window, domain, size)  # the others would be overwritten in this step

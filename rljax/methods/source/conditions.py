@@ -62,7 +62,7 @@ def quantile(rollout: types.Rollout, count: int) -> Array:
       rollout: B rows; those that are not valid do not count.
       count: of the quantiles.
     """
-    reward, valid = trajectories.total(rollout), ops.valid_rows(rollout)
+    reward, valid = trajectories.uncharged(rollout), ops.valid_rows(rollout)
     lower = jnp.sum((reward[None, :] < reward[:, None]) * valid[None, :], axis=1)
     higher = jnp.sum((reward[None, :] > reward[:, None]) * valid[None, :], axis=1)
     share = lower / jnp.maximum(lower + higher, 1.0)

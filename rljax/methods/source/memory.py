@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods.source import store
-from rljax.transforms import define, trajectories
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -44,7 +44,11 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
         stored = jax.vmap(spans)(pool["rows"].group.reshape(steps, size))[batch, jnp.arange(size)]
         replayed &= jnp.all(stored == spans(rollout.group), axis=1)
         mixed = groups.put(replayed, rows, rollout)
-        mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
+        mixed = mixed.replace(
+            on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)),
+            group=place,
+            episode=None if mixed.episode is None else ops.dense(place, mixed.episode).astype(jnp.int32),
+        )
         start = (filled % steps) * size
         kept = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0), pool["rows"], rollout)
         return mixed, {"rows": kept, "filled": filled + 1}
@@ -115,12 +119,12 @@ def arpo(capacity: types.Count = 1024, age: types.Count | None = None) -> types.
 def rlep(
     added: types.Count = 2, kept: types.Count = 8, capacity: types.Count = 4096, age: types.Count | None = None
 ) -> types.Source:
-    """Put ``added`` stored successes of the same prompt into every group, in place of its last samples.
+    """Put ``added`` stored successes of the same prompt into every group that counts, in place of its last samples.
 
     Of each prompt the newest ``kept`` successes are stored, and those added are drawn uniformly. Source: RLEP (arXiv
     2507.07451), which adds 2 to 16 samples; there an earlier run collects the successes, here the run itself does.
     """
-    return _successes(capacity, age, lambda rollout, each: jnp.ones((rollout.reward.size // each,), bool), kept, added)
+    return _successes(capacity, age, lambda rollout, each: store.rate(rollout, each)[1] > 0, kept, added)
 
 
 @define.source

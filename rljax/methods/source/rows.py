@@ -94,9 +94,9 @@ def recompose(
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         rows, size = _joined(rollout, pool, "recompose"), rollout.reward.size
         right = trajectories.uncharged(rollout) > 0
-        length = jnp.sum(rollout.mask, axis=1)
-        rank, many = groups.rank(groups.place(rollout) * 2 + 1 * right, jnp.where(right, length, -length))
-        valid = ops.valid_rows(rollout) > 0
+        length, valid = jnp.sum(rollout.mask, axis=1), ops.valid_rows(rollout) > 0
+        kind = jnp.where(valid, 1 * right, 2)
+        rank, many = groups.rank(groups.place(rollout) * 3 + kind, jnp.where(right, length, -length))
         priority = jnp.argsort(jnp.where(valid, (rank + 0.5) / many, jnp.inf), stable=True)
         which, place = jax.random.split(key)
         stored = pool["filled"]

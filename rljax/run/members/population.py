@@ -108,6 +108,7 @@ def evolve(
             progress=progress,
         )
         scores = tuple(-np.inf if run.result is None else float(score(run.result)) for run in runs)
+        scores = tuple(-np.inf if np.isnan(score) else score for score in scores)
         done.append(Round(tuple(members), parents, tuple(runs), scores))
         storage.write(folder / "population.json", json.dumps([_described(r) for r in done], indent=1) + "\n")
         if max(scores) == -np.inf:
@@ -145,7 +146,7 @@ def select(
     Args:
       scores: of each member.
       values: of each member.
-      share: of the members that are replaced, and of those that replace them.
+      share: of the members that are replaced, beside all that failed, and of those that replace them.
       factors: of the numbers of those that are replaced.
       random: what is drawn from.
 
@@ -153,10 +154,10 @@ def select(
       The parents and the numbers, in the order of the members.
     """
     order = sorted(range(len(scores)), key=lambda m: -scores[m])
-    count = max(1, int(share * len(order)))
+    count, ended = max(1, int(share * len(order))), sum(score > -np.inf for score in scores)
     parents, new = [*range(len(order))], [dict(x) for x in values]
-    for member in order[-count:]:
-        parents[member] = int(random.choice(order[:count]))
+    for member in order[min(len(order) - count, ended) :]:
+        parents[member] = int(random.choice(order[: min(count, ended)]))
         new[member] = {f: float(x * random.choice(list(factors))) for f, x in values[parents[member]].items()}
     return tuple(parents), new
 

@@ -108,6 +108,9 @@ def _source(at: Function, start: Function, update: Function, abstract: types.Sou
         for field in dataclasses.fields(record) if record is not None else ():
             if isinstance(getattr(record, field.name), core.Tracer):
                 raise ValueError(f"{refusal}it decides {type(record).__name__}.{field.name}, which fixes shapes.")
+    for name, part in (("relabel", abstract.relabel), ("Again.look", abstract.again and abstract.again.look)):
+        if any(isinstance(cell.cell_contents, core.Tracer) for cell in getattr(part, "__closure__", None) or ()):
+            raise ValueError(f"{refusal}{name} reads it, and has no pool.")
 
     def rebuilt(part: Callable[[types.Source], Any]) -> Any:
         """Return a function ``(pool, ...)`` of the source at the current values, or None."""
@@ -122,7 +125,7 @@ def _source(at: Function, start: Function, update: Function, abstract: types.Sou
             try:
                 return part(*args)
             except (jax.errors.UnexpectedTracerError, jax.errors.JAXTypeError) as error:
-                raise ValueError(f"{refusal}Again.{name} reads it, and has no pool.") from error
+                raise ValueError(f"{refusal}{name} reads it, and has no pool.") from error
 
         return call
 
@@ -140,7 +143,7 @@ def _source(at: Function, start: Function, update: Function, abstract: types.Sou
 
     again = abstract.again  # built with abstract numbers, which nothing may read
     if again is not None:
-        functions = {name: fixed(name, getattr(again, name)) for name in ("merge", "longer")}
+        functions = {name: fixed(f"Again.{name}", getattr(again, name)) for name in ("merge", "longer")}
         again = dataclasses.replace(again, edit=rebuilt(operator.attrgetter("again.edit")), **functions)
     return dataclasses.replace(
         template,
@@ -151,4 +154,5 @@ def _source(at: Function, start: Function, update: Function, abstract: types.Sou
         select=select,
         observe=observe,
         in_flight=lambda pool: template.in_flight(pool["pool"]),
+        renew=lambda pool: {"numbers": start(), "pool": template.renew(pool["pool"])},
     )

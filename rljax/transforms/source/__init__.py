@@ -25,6 +25,8 @@ A source is a piece or a chain of pieces, ``a() | b()``. A piece fills in some o
     Puts other goals into the chosen rows of a world with ``goals``, by its ``relabelled``. No pool keeps these rows.
 ``observe(pool, metrics) -> pool``
     Ends the step.
+``renew(pool) -> pool``
+    Begins a phase that carries the pool over: schedules start again.
 
 Where rollouts run ahead of updates (``config.run.lag``), the functions before sampling read the pool of the version
 that samples, as the sampler has it together with the policy; ``select`` and ``observe`` write the trainer's. A piece

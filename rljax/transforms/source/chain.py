@@ -66,6 +66,13 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
     sampled = [p for p in roles[1:5] if p is not None] + [p for p in pieces if p.uneven]
     if isinstance(other, files.Stored) and sampled:
         raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
+    kept = [p for p in pieces if p.off_policy and p.init is not types.Source.init and not p.segment]
+    if len(whole_groups := [p for p in kept if not p.by_prompt]) > 1:
+        raise ValueError(f"{' | '.join(p.spec for p in whole_groups)}: both store groups of earlier steps.")
+    memories = [p for p in kept if p.by_prompt]
+    written = sorted(passing.supplies - {"head"}) if passing is not None else []
+    if memories and written:
+        raise ValueError(f"{spec}: rows that {memories[0].spec} has stored have no {written[0]!r} of the second pass.")
     prompts = [p for p in pieces if p.choose is not None or p.by_prompt]
     if isinstance(other, files.Stored) and not other.fixed and prompts:
         raise ValueError(f"{spec}: {prompts[0].spec} knows prompts by number, and those of {other.spec} have none.")
@@ -73,14 +80,14 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
 
 
 def _check_candidates(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
-    """Refuse pieces that would leave out rows before a piece that draws more prompts than are kept has seen them."""
+    """Refuse pieces that would leave out rows before a piece that draws prompts by their results has seen them."""
     drawing, flying = roles.drawing, roles.flying
-    if drawing is None or drawing.oversample == 1:
+    if drawing is None or drawing.select is types.Source.select:
         return
-    if flying is not None:
+    if flying is not None and drawing.oversample > 1:
         raise ValueError(f"{spec}: {flying.spec} carries rows over, and {drawing.spec} reads all that a step draws.")
     for p in pieces[: pieces.index(drawing)]:
-        if p.select is not types.Source.select:
+        if p.select is not types.Source.select and p is not flying:
             raise ValueError(
                 f"{spec}: {p.spec} would select among rows that {drawing.spec} reads. Write {drawing.spec} before it."
             )
@@ -154,6 +161,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         select=select,
         observe=observe,
         relabel=None if relabelling is None else relabelling.relabel,
+        renew=lambda pool: {name: p.renew(pool[name]) for name, p in zip(names, pieces, strict=True)},
         in_flight=(lambda pool: pool) if flying is None else _within(flying, flying.in_flight),
         seam="source",
         spec=" | ".join(p.spec for p in pieces),

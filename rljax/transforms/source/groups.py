@@ -113,14 +113,19 @@ def counted(rollout: types.Rollout) -> Array:
     return trajectories.once(rollout) * by_policy(rollout)
 
 
-def tally(rollout: types.Rollout) -> Tally:
-    """Count the scored rows of each prompt that the policy wrote; for a row of a second pass, the first pass counts."""
-    number, places, once = place(rollout), rollout.group.size, counted(rollout)
-    reward = trajectories.total(rollout)
+def measured(rollout: types.Rollout) -> tuple[Array, Array]:
+    """Return ``counted`` and the total reward, without charges, ``[B]`` each; those of the first pass in a second."""
+    reward, once = trajectories.uncharged(rollout), counted(rollout)
     if "first_outcome" in rollout.extra:
         second = again(rollout)
         reward = jnp.where(second, rollout.extra["first_reward"], reward)
         once = jnp.where(second, rollout.extra["first_outcome"] != types.Outcome.CRASHED, once)
+    return once, reward
+
+
+def tally(rollout: types.Rollout) -> Tally:
+    """Count the scored rows of each prompt that the policy wrote; for a row of a second pass, the first pass counts."""
+    number, places, (once, reward) = place(rollout), rollout.group.size, measured(rollout)
 
     def total(x: Array) -> Array:
         return jax.ops.segment_sum(x, number, places)
@@ -150,4 +155,4 @@ def tally(rollout: types.Rollout) -> Tally:
 
 def spread_of(rollout: types.Rollout) -> Array:
     """Return the standard deviation of the total rewards of each row's group, ``[B]``; invalid rows do not count."""
-    return ops.segment_std(trajectories.total(rollout), rollout.group, trajectories.once(rollout))
+    return ops.segment_std(trajectories.uncharged(rollout), rollout.group, trajectories.once(rollout))

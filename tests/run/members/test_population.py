@@ -34,6 +34,9 @@ def test_the_worst_continue_from_the_best():
             assert {*factors.values()} <= {0.5, 3.0}
             drawn.add((parent, *factors.values()))
     assert len(drawn) == 2 * 2 * 2  # parents, and a factor for each number
+    for seed in range(20):  # more have failed than are replaced: none of them stays, and none is continued
+        scores = [0.5, -np.inf, -np.inf, 0.4]
+        assert population.select(scores, values[:4], 0.25, (2.0,), np.random.default_rng(seed))[0] == (0, 0, 0, 3)
     assert population.select([1.0, 0.0], values[:2], 0.25, (2.0,), np.random.default_rng(0))[0] == (0, 0)
 
 
