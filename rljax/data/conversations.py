@@ -12,8 +12,7 @@ from typing import Any
 from rljax.data import chat, tokenizers
 from rljax.language import messages as shown
 
-_MARK = "Xq7"  # content of an assistant's message, found again in the template's text
-_ASKED = ({"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK})
+_ASKED = ({"role": "user", "content": "?"}, {"role": "assistant", "content": tokenizers.MARK})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Writer:
         """What the template writes before a turn, at its start, and at its end, up to the stop token."""
         before, text = self._text(_ASKED[:1]), self._text([*_ASKED, _ASKED[0]])
         begin, end = self._end(text)
-        start = text[len(before) : begin - len(_MARK)] if text.startswith(before) else ""
+        start = text[len(before) : begin - len(tokenizers.MARK)] if text.startswith(before) else ""
         return before, start, text[begin:end]
 
     def _text(self, messages: chat.Messages) -> str:
@@ -110,7 +109,7 @@ class Writer:
 
     def _end(self, text: str) -> tuple[int, int]:
         """Return where the content of the marked message ends in a text, and where its stop token ends."""
-        _, mark, rest = text.partition(_MARK)
+        _, mark, rest = text.partition(tokenizers.MARK)
         special = self.tokenizer.special()
         ends = [(rest.find(word), word) for word in (special.get(i) for i in self.tokenizer.stop) if word]
         if not mark or not (ends := [pair for pair in ends if pair[0] >= 0]):

@@ -20,6 +20,7 @@ from etils import epath
 from rljax.data import bundle, chat, documents, hugging_face, raw_bytes, sentence_piece, storage
 
 train = sentence_piece.train
+MARK = "Xq7"  # content of a message of the assistant, found again in the text of a template
 PICTURE = "\ufffc"  # each token of a picture in a prompt; U+FFFC, "object replacement character"
 # placeholders of public families, and the texts around those of a picture
 _AROUND = {
@@ -253,7 +254,8 @@ def exchange(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], reply:
     if whole.startswith(prompt):
         written = whole.removeprefix(prompt)
     else:  # the prompt opens a part that the template leaves out of finished messages, such as a thought
-        written = reply + (whole.rpartition(reply.strip())[2] if reply.strip() in whole else "")
+        marked = tokenizer.chat([*messages, {"role": "assistant", "content": MARK}], add_generation_prompt=False)
+        written = reply + (marked.rpartition(MARK)[2] if MARK in marked else "")
     ids = continuation(tokenizer, prompt, written)
     end = next((n for n, i in enumerate(ids) if i in tokenizer.stop), len(ids))
     return tokenizer.encode(prompt), [*ids[:end], *(ids[end : end + 1] or [tokenizer.eos])]

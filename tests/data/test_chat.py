@@ -203,6 +203,8 @@ def test_a_reply_is_what_the_whole_conversation_says(space, tmp_path):
     model = tokenizers.load(public.write(tmp_path / "think", "byte level", chat_template=think))
     prompt, reply = tokenizers.exchange(model, TALK[:1], "Yes.")
     assert prompt == model.encode(model.chat(TALK[:1])) and reply == model.encode("Yes.<|to|>")
+    for text in ("", "to", "|"):  # nothing, and what the end of the template has too
+        assert tokenizers.exchange(model, TALK[:1], text)[1] == model.encode(f"{text}<|to|>")
 
 
 def test_sample_asks_as_the_task_does(tmp_path):

@@ -14,7 +14,7 @@ from array_record.python import array_record_module
 
 from rljax import environments
 from rljax.data import overlap, rows, stored_groups, tokenizers
-from rljax.data.rows import prepare, text
+from rljax.data.rows import exchanges, prepare, text
 from rljax.environments.config import VerifierConfig
 from rljax.environments.questions import task as task_lib
 from rljax.environments.verifiers import judging
@@ -216,6 +216,10 @@ def test_stored_rows_as_tokens(tmp_path):
         {"prompt": [asked], "chosen": good, "rejected": bad},
         {"chosen": [asked, *reply[0]], "rejected": [asked, *reply[1]]},
     ]
+    before = [{"role": "assistant", "content": "what?"}, {"role": "user", "content": "cd"}]  # of a longer completion
+    longer = exchanges.demonstration({"prompt": "ab", "completion": [*before, *reply[0]]})
+    assert longer == ([asked, *before], good)
+    assert longer == exchanges.demonstration({"prompt": [asked], "completion": [asked, *before, *reply[0]]})
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(map(json.dumps, shapes)))
     model = tokenizers.load(public.write(tmp_path / "model", "byte level", chat_template=CHATML))

@@ -541,6 +541,8 @@ def test_several_values_take_turns_as_domains():
         ("labyrinth", {"pixels": 16}, "pixels: 16 is too few for cells=4, which need 17"),
         ("screen", {"buttons": (2, 10)}, "buttons: 10 exceed the 9 cells of grid=3"),
         ("screen", {"grid": 5}, "pixels: 32 is too few for grid=5; need 40"),
+        ("screen", {"pixels": 1001}, "pixels: 1001 is too many; a place is written in three digits, up to 999"),
+        ("scene", {"pixels": 1024}, "pixels: 1024 is too many"),
         ("screen", {"partial": True}, "partial: True needs boxes; set ask='box'"),
         ("scene", {"objects": (2, 5)}, "objects=.*5"),
         ("scene", {"grid": 4, "pixels": 31}, "pixels: 31 is too few for grid=4; need 32"),

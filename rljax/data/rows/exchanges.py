@@ -37,12 +37,11 @@ def pair(row: Mapping[str, Any]) -> tuple[Exchange, Exchange]:
 
 
 def _exchange(prompt: Any, completion: Any, name: str) -> Exchange:
-    """Return the prompt and the completion of a row; a whole conversation contains its prompt."""
-    if isinstance(completion, list) and (prompt is None or len(completion) > 1):
-        return _conversation(completion, name)
+    """Return the prompt and the completion of a row; a whole conversation begins with its prompt."""
     if isinstance(completion, list):
-        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return _conversation([*(before or ()), *completion], name)
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
+        whole = completion[: len(before)] == before
+        return _conversation(completion if whole else [*before, *completion], name)
     if not isinstance(completion, str) or not completion.strip():
         raise ValueError(f"{name!r} is {messages.shown(completion)}, expected a text or a list of messages")
     if isinstance(prompt, list):

@@ -107,7 +107,7 @@ def _words(answer: str, expected: str) -> Outcome:
 
 
 def _squeezed(text: str) -> str:
-    return re.sub(r"\s+", "", text)
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)  # 1 5 is not 15
 
 
 def _sides(answer: str, expected: str) -> Outcome:

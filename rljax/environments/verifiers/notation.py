@@ -6,7 +6,7 @@ Imports the standard library only, for worker processes.
 import fractions
 import re
 
-_SPACES = re.compile(r"\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\s+")
+_SPACES = re.compile(r"(?<!\\)\\[,;:! ]|~|\\(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\s+")
 _UNICODE = str.maketrans(
     {"\u2212": "-", "\u03c0": "\\pi ", "\u00b0": "^\\circ", "\u00d7": "\\times ", "\u00b7": "\\cdot "}
     | {"\u221e": "\\infty ", "\u2208": "\\in ", "\u2264": "\\le ", "\u2265": "\\ge ", "\u2248": "\\approx "}
@@ -14,7 +14,11 @@ _UNICODE = str.maketrans(
     | {power: f"^{{{i}}}" for i, power in enumerate("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")}
 )
 _COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}|</?(?:b|i|em|strong|u)>", re.IGNORECASE)
-_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!|,|\s)\d{3})+(?![\d,]|\s\d)", re.ASCII)
+_GROUPED = r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!||\s)\d{3})+(?![\d,]|\s\d)"
+_THOUSANDS = re.compile(_GROUPED.replace("||", "|,|"), re.ASCII)
+# In a tuple, an interval, a set or a list a comma separates its parts.
+_IN_PARTS = re.compile(_GROUPED.replace("||", "|").replace(r"[\d,]", r"\d|,\d"), re.ASCII)
+_SIGN = re.compile(r"\\(le|ge|ne)(?:q(?:slant)?)?(?![a-zA-Z])\s*")
 FONT = r"\\(?:text(?:bf|it|rm|sf|tt|sc|normal)?|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm"
 FONT += r"|emph|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
 _PAIRS = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")]
@@ -101,7 +105,10 @@ def clean(text: str) -> str:
     text = re.sub(r"(?<![a-zA-Z\\])sqrt\s*\(([^()]*)\)|\u221a\s*(\d+)", r"\\sqrt{\1\2}", text)
     text = re.sub(r"\\pi ?\(", r"\\pi \\cdot (", text)
     text = re.sub(r"^(-?\d+) (\d{1,3})/(\d{1,3})$", r"\1\\frac{\2}{\3}", text, flags=re.ASCII)
-    return _THOUSANDS.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
+    text = re.sub(r"_(\d) ", r"_{\1} ", re.sub(r"\\frac\s*(\d)\s+(\d)", r"\\frac{\1}{\2}", text))
+    text = _SIGN.sub(r"\\\1 ", text)
+    grouped = _IN_PARTS if re.search(r"[(\[;]|\\\{|,\s", text) else _THOUSANDS
+    return grouped.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
 
 
 def _shorter(text: str) -> str:

@@ -18,6 +18,7 @@ SHAPES = ("rect", "circle", "ellipse", "line", "polyline", "polygon", "path", "t
 _OTHERS = "svg g defs title desc tspan clipPath linearGradient radialGradient stop".split()
 _LONGEST, _MOST, _DEEPEST, _LARGEST = 1 << 16, 1000, 32, 1e5  # characters, elements, levels, size and view box
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_ARC = r"[\s,]*".join([*[f"({_NUMBER})"] * 3, "([01])", "([01])", f"({_NUMBER})", f"({_NUMBER})"])
 _STEPS = {"M": 2, "L": 2, "T": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "A": 7, "Z": 0}
 _INHERITED = ("fill", "stroke", "font-size")
 
@@ -31,8 +32,9 @@ class Refused(ValueError):
 
 def extract(text: str) -> str:
     """Return the image of a completion: the last one between <svg and </svg>, else all of it."""
-    start, end = text.rfind("<svg"), text.rfind("</svg>")
-    return text[start : end + 6] if 0 <= start < end else text
+    end = text.rfind("</svg>")
+    start = text.rfind("<svg", 0, max(end, 0))
+    return text[start : end + 6] if start >= 0 else text
 
 
 def read(source: str) -> list[Element]:
@@ -184,6 +186,8 @@ def _path(data: str) -> Points:
     for letter, text in re.findall(rf"([a-zA-Z])((?:[\s,]*{_NUMBER})*)", data):
         kind, count = letter.upper(), _STEPS.get(letter.upper())
         values: Sequence[float] = _numbers(text)
+        if kind == "A":  # its two flags need no space behind them
+            values = [float(x) for arc in re.findall(_ARC, text) for x in arc]
         if count is None:
             break  # a renderer draws up to here
         if not count:

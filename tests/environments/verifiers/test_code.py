@@ -53,6 +53,11 @@ def test_tests_in_every_form():
     )
     pairs = (("1\n2", "3"), ("4", "5"))
     assert listings.read({"inputs": [["1", 2], "4"], "outputs": ["3", ["5"]]}).pairs == pairs
+    called = listings.read('{"fn_name": "f", "inputs": [[1, 2], [3, Infinity]], "outputs": [[1, 2], [[3, Infinity]]]}')
+    for test in called.code:  # JSON has no tuples
+        exec(test, {"f": lambda a, b: (a, b)})
+        with pytest.raises(AssertionError):
+            exec(test, {"f": lambda a, b: (b, a)})
     assert listings.read(json.dumps({"input": ["1\n2", "4"], "output": ["3", "5"]})).pairs == pairs
     for bad, words in (
         ("x = 1", "no assertion"),

@@ -351,3 +351,10 @@ def test_several_rewards_in_one():
     judge()  # skips where the extra is absent
     verdict = rewards.combine({"rendered(structure=0)": 1.0, "exact": 0.5})(SCENE, SCENE)
     assert verdict["reward"] == 1.5 and verdict["rendered"] == 1 and verdict["rendered/ssim"] == 1
+
+
+def test_the_image_of_a_completion_and_compact_flags_of_arcs():
+    one = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 40"><path d="M10 10 a10 10 0 0 1 10 10"/></svg>'
+    assert svg.extract(f"{one} is an <svg> element.") == one
+    compact = svg.read(one.replace("0 0 1 10 10", "0 0110 10"))
+    assert [e.box for e in compact] == [e.box for e in svg.read(one)]

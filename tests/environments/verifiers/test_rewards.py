@@ -307,3 +307,53 @@ def test_workers_code_imports_no_jax():
         "sys.exit('jax' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+MATRIX = r"\begin{pmatrix} %s \end{pmatrix}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "right"),
+    [
+        *[
+            (MATRIX % answer, MATRIX % reference, right)
+            for answer, reference, right in [
+                (r"1 \\ 2 \\ 3", r"1 \\ 23", False),
+                (r"5 \\ 12", r"51 \\ 2", False),
+                (r"3 \\ 4", "34", False),
+                (r"1\\2", r"1 \\ 2", True),
+                (r"1/2 \\ 3", r"\frac{1}{2} \\ 3", True),
+                (r"1 & 2 \\ 3 & 4", r"1&2\\3&4", True),
+            ]
+        ],
+        ("(2,100)", "(2, 100)", True),
+        ("(5,100]", "(5, 100]", True),
+        (r"\{1,200\}", r"\{1, 200\}", True),
+        ("x=1,y=200", "(1,200)", True),
+        ("(1 234, 5)", "(1234, 5)", True),
+        ("(2,100)", "2100", False),
+        ("(12,345)", "12345", False),
+        ("12,345", "12345", True),
+        ("1 5", "15", False),
+        ("12 12", "1212", False),
+        ("1 000", "1000", True),
+        (r"2 \sqrt 3", r"2\sqrt3", True),
+        (r"2x+y \le 3", r"2x+y \leq 3", True),
+        (r"x^2+y^2 \leqslant 4", r"x^2+y^2 \leq 4", True),
+        (r"x \neq 2", r"x \ne 2", True),
+        (r"x \le 2", r"x \ge 2", False),
+        (r"\frac 1 2", "1/2", True),
+        (r"\log_2 8", "3", True),
+    ],
+)
+def test_commas_spaces_and_rows_separate_numbers(answer, reference, right):
+    assert (equality.compare(answer, reference) == "correct") == right
+
+
+@pytest.mark.parametrize(
+    "text", ["The answer is 20%.", r"The answer is $20\%$.", r"The answer is 20\%.", "So **20%**."]
+)
+def test_a_percentage_in_a_sentence_is_one(text):
+    right = [mathematics.boxed_answer(text, target, ("stated", "bold"))["reward"] for target in ("0.2", "20", "20%")]
+    assert right == [1.0, 0.0, 1.0]
+    assert mathematics.numeric_answer(text, "20", ("stated", "bold"))["reward"] == 1.0

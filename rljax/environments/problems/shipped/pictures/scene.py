@@ -53,6 +53,8 @@ class Scene(drawn.Drawn):
         """Raise ValueError if there is no room for the objects."""
         if self._side <= _HEIGHT:
             raise ValueError(f"pixels: {self.pixels} is too few for grid={self.grid}; need {(_HEIGHT + 1) * self.grid}")
+        if self.pixels > 1000:
+            raise ValueError(f"pixels: {self.pixels} is too many; a place is written in three digits, up to 999")
 
     @property
     def signs(self) -> str:

@@ -51,6 +51,8 @@ class Screen(drawn.Drawn):
             raise ValueError(f"buttons: {self.difficulty} exceed the {self.grid**2} cells of grid={self.grid}")
         if self._side <= _HEIGHT:
             raise ValueError(f"pixels: {self.pixels} is too few for grid={self.grid}; need {(_HEIGHT + 1) * self.grid}")
+        if self.pixels > 1000:
+            raise ValueError(f"pixels: {self.pixels} is too many; a place is written in three digits, up to 999")
         if self.partial and self.ask == "click":
             raise ValueError("partial: True needs boxes; set ask='box'")
 
