@@ -292,12 +292,9 @@ class PrepareTransform(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class LossTransform(Transform):
-    """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``.
+    """On any micro-batch: ``apply(loss, rollout, scores, state, key) -> loss``."""
 
-    ``statistics`` of the whole minibatch run with the prepare transforms: what the piece reads, or its own reduction.
-    """
-
-    statistics: tuple[PrepareTransform, ...] = ()
+    statistics: tuple[PrepareTransform, ...] = ()  # of the minibatch: what the piece reads, or its own reduction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,6 +357,7 @@ class Source:
     early: int = 0  # a segment ends as soon as 1 / early of the groups have ended; 0: it does not
     uneven: bool = False  # ``choose`` gives unequal samples
     by_prompt: bool = False  # ``select`` acts on prompts that come again
+    stores: bool = False  # ``select`` returns whole groups of earlier steps, before the advantages
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()

@@ -170,10 +170,11 @@ def last(rollout: types.Rollout) -> Array:
 
 
 def drawn(rollout: types.Rollout) -> Array:
-    """Return [B, T], the mask of tokens whose log-probs at sampling are known; demonstrations have 0 in their place."""
+    """Return [B, T], the mask of the rows whose log-probs at sampling are known; all of a demonstration are 0."""
     if rollout.raw_logp is None:
         return rollout.mask
-    return jnp.where((rollout.raw_logp == 0) & (on_policy(rollout)[:, None] == 0), 0.0, rollout.mask)
+    shown = jnp.all((rollout.raw_logp == 0) | (rollout.mask <= 0), axis=1) & (on_policy(rollout) == 0)
+    return jnp.where(shown[:, None], 0.0, rollout.mask)
 
 
 def to_reference(rollout: types.Rollout, piece: str, other: Array | None = None) -> Array:

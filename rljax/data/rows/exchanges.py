@@ -37,10 +37,10 @@ def pair(row: Mapping[str, Any]) -> tuple[Exchange, Exchange]:
 
 
 def _exchange(prompt: Any, completion: Any, name: str) -> Exchange:
-    """Return the prompt and the completion of a row; a whole conversation begins with its prompt."""
+    """Return the prompt and the completion of a row; a list that begins with another author is a whole conversation."""
     if isinstance(completion, list):
         before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
-        whole = completion[: len(before)] == before
+        whole = isinstance(first := next(iter(completion), None), dict) and first.get("role") != "assistant"
         return _conversation(completion if whole else [*before, *completion], name)
     if not isinstance(completion, str) or not completion.strip():
         raise ValueError(f"{name!r} is {messages.shown(completion)}, expected a text or a list of messages")

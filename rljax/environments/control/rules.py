@@ -43,10 +43,10 @@ class Rules(Protocol):
     has them; ``expert(state)``, the action of a demonstration; with ``Discrete`` actions ``legal(state)``, ``[count]``
     bool: what is allowed; and where an episode has a goal, ``relabel(observation, following, reached) -> observation,
     Moved``: what would have been observed, and paid for the step to ``following`` ``[O]``, if the goal were where
-    ``reached`` ``[O]`` is; with ``aimed(index, reached)``, whether that is a training problem, no goal of a held-out
-    one is trained on. One that is a map has ``plan(index, split, observation) -> (lines, path, goal)`` for reports:
-    lines ``[n, 2, 2]`` from point to point, the way through ``observation`` ``[T, O]``, ``[T, 2]``, and a place
-    ``[2]``, in a unit square whose y goes down.
+    ``reached`` ``[O]`` is; with ``trainable(index, reached)``, whether that is a training problem, no goal of a
+    held-out one is trained on. One that is a map has ``plan(index, split, observation) -> (lines, path, goal)`` for
+    reports: lines ``[n, 2, 2]`` from point to point, the way through ``observation`` ``[T, O]``, ``[T, 2]``, and a
+    place ``[2]``, in a unit square whose y goes down.
     """
 
     name: str

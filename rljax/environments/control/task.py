@@ -94,8 +94,8 @@ class ControlTask:
             outcome=None if rollout.outcome is None else outcome.astype(jnp.int32),
         )
         possible = length > 0
-        if rollout.index is not None and hasattr(self.rules, "aimed"):
-            possible &= jax.vmap(self.rules.aimed)(rollout.index % self.size("train"), reached)
+        if rollout.index is not None and hasattr(self.rules, "trainable"):
+            possible &= jax.vmap(self.rules.trainable)(rollout.index % self.size("train"), reached)
         return new, possible
 
     def begin(self, index: types.Array, split: Split) -> Any:

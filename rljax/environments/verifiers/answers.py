@@ -19,7 +19,7 @@ _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _SIGN = r"(?:[-+]\\?[$£€]|\\?[$£€]?[-+]?)\s?"  # -$3 and $-3
 
 # A number in a sentence. What changes its value must not follow: "3 million", "3/4", "3x", "3 \pi".
-_NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS})(?:\s?\\?%)?)"
+_NUMBER = rf"(?P<number>{_SIGN}(?:{_DIGITS})(?:\s?(?:\\?%|per ?cent\b))?)"
 _NUMBER += r"(?!(?u:\w))(?!\s*(?:[-+/^=<>:\u00d7\u00f7\u03c0\u221a]|\*\s*[\w(]|\\(?![)\]%,;!\s]|text)"
 _NUMBER += r"|(?:hundred|thousand|(?:m|b|tr)illion|dozen|squared|cubed)|(?:and|plus|minus|times|over|or|to|pi)\b))"
 _FORMULA = r"\$(?P<dollars>[^$\n]{1,200})\$|\\\((?P<round>[^\n]{1,200}?)\\\)|\\\[(?P<square>[^\n]{1,200}?)\\\]"

@@ -9,6 +9,12 @@ from typing import Any
 
 from rljax.language import messages
 
+_PLAIN = """from math import inf, nan
+def _plain(x):
+    if isinstance(x, dict):
+        return {k: _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x
+"""  # JSON has these numbers, and no tuples
 _FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -62,9 +68,7 @@ def _pairs(tests: Mapping[str, Any]) -> Tests:
         calls = zip(given, expected, strict=True)  # APPS has a returned value as it is, or as the only one of a list
         return Tests(
             code=tuple(
-                "from math import inf, nan\n"  # which JSON may have
-                f"assert (lambda x: list(x) if isinstance(x, tuple) else x)({name}(*{a!r})) in "
-                f"{[b, *(b if isinstance(b, list) and len(b) == 1 else [])]!r}"
+                f"{_PLAIN}assert _plain({name}(*{a!r})) in {[b, *(b if isinstance(b, list) and len(b) == 1 else [])]!r}"
                 for a, b in calls
             )
         )

@@ -14,10 +14,9 @@ _UNICODE = str.maketrans(
     | {power: f"^{{{i}}}" for i, power in enumerate("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")}
 )
 _COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}|</?(?:b|i|em|strong|u)>", re.IGNORECASE)
-_GROUPED = r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!||\s)\d{3})+(?![\d,]|\s\d)"
-_THOUSANDS = re.compile(_GROUPED.replace("||", "|,|"), re.ASCII)
-# In a tuple, an interval, a set or a list a comma separates its parts.
-_IN_PARTS = re.compile(_GROUPED.replace("||", "|").replace(r"[\d,]", r"\d|,\d"), re.ASCII)
+_GROUPED = r"(?<![\d.,])([1-9]\d{0,2})((?:\\text\{,\}|\{,\}|, ?\\!|,|\s)\d{3})+(?!\d|,\d|\s\d)"
+_THOUSANDS = re.compile(_GROUPED, re.ASCII)
+_IN_PARTS = re.compile(_GROUPED.replace("|,|", "|,(?=0)|"), re.ASCII)  # of (2,100), not of (1,000)
 _SIGN = re.compile(r"\\(le|ge|ne)(?:q(?:slant)?)?(?![a-zA-Z])\s*")
 FONT = r"\\(?:text(?:bf|it|rm|sf|tt|sc|normal)?|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm"
 FONT += r"|emph|mbox|operatorname|underline|boxed|fbox|bf|rm|it)"
@@ -106,9 +105,17 @@ def clean(text: str) -> str:
     text = re.sub(r"\\pi ?\(", r"\\pi \\cdot (", text)
     text = re.sub(r"^(-?\d+) (\d{1,3})/(\d{1,3})$", r"\1\\frac{\2}{\3}", text, flags=re.ASCII)
     text = re.sub(r"_(\d) ", r"_{\1} ", re.sub(r"\\frac\s*(\d)\s+(\d)", r"\\frac{\1}{\2}", text))
-    text = _SIGN.sub(r"\\\1 ", text)
-    grouped = _IN_PARTS if re.search(r"[(\[;]|\\\{|,\s", text) else _THOUSANDS
-    return grouped.sub(lambda m: re.sub(r"[^\d]", "", m[0]), text)
+    return _ungrouped(_SIGN.sub(r"\\\1 ", text))
+
+
+def _ungrouped(text: str) -> str:
+    """Return a text without separators of thousands; in brackets a comma without a space may separate parts."""
+    depth, out = 0, ""
+    for part in re.split(r"(\\[{}]|[()\[\]])", text):
+        depth += (part in ("(", "[", "\\{")) - (part in (")", "]", "\\}"))
+        grouped = _THOUSANDS if depth <= 0 or re.search(r",\s", part) else _IN_PARTS
+        out += grouped.sub(lambda m: re.sub(r"[^\d]", "", m[0]), part)
+    return out
 
 
 def _shorter(text: str) -> str:

@@ -18,7 +18,8 @@ SHAPES = ("rect", "circle", "ellipse", "line", "polyline", "polygon", "path", "t
 _OTHERS = "svg g defs title desc tspan clipPath linearGradient radialGradient stop".split()
 _LONGEST, _MOST, _DEEPEST, _LARGEST = 1 << 16, 1000, 32, 1e5  # characters, elements, levels, size and view box
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_ARC = r"[\s,]*".join([*[f"({_NUMBER})"] * 3, "([01])", "([01])", f"({_NUMBER})", f"({_NUMBER})"])
+_GAP, _EXACT = r"[\s,]*", f"((?>{_NUMBER}))"  # a number is read whole: no other split is tried
+_ARC = re.compile(_GAP + _GAP.join([*[_EXACT] * 3, "([01])", "([01])", _EXACT, _EXACT]))
 _STEPS = {"M": 2, "L": 2, "T": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "A": 7, "Z": 0}
 _INHERITED = ("fill", "stroke", "font-size")
 
@@ -187,7 +188,9 @@ def _path(data: str) -> Points:
         kind, count = letter.upper(), _STEPS.get(letter.upper())
         values: Sequence[float] = _numbers(text)
         if kind == "A":  # its two flags need no space behind them
-            values = [float(x) for arc in re.findall(_ARC, text) for x in arc]
+            values, at = [], 0
+            while arc := _ARC.match(text, at):
+                values, at = [*values, *map(float, arc.groups())], arc.end()
         if count is None:
             break  # a renderer draws up to here
         if not count:

@@ -55,7 +55,7 @@ def progress(r, module: str = "prm") -> types.Rollout:
 
     c_k is the module's score behind the turn's last trained token, paid there. ``progress_error`` trains the module so
     that the shares add up to the outcome. Source: SPA-RL (arXiv 2505.20732). extra["undistributed"] is the total
-    reward before.
+    reward before, without charges.
 
     Args:
       module: name of ``config.module``.

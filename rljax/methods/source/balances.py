@@ -46,15 +46,10 @@ def balanced(
         order = jnp.argsort(jnp.where(left > 0, age - left, jnp.where(fresh, age + 1, age + 2)), stable=True)
         chosen, waiting = order[:count], order[count:][: pool["left"].size]
         kept = groups.take(rows, chosen)
-        kept = kept.replace(valid=jnp.where(left[chosen] > 0, ops.valid_rows(kept), 0.0), episode=_episodes(kept))
+        kept = kept.replace(valid=jnp.where(left[chosen] > 0, ops.valid_rows(kept), 0.0), episode=groups.episodes(kept))
         return kept, {"rows": groups.take(rows, waiting), "left": jnp.maximum(left[waiting] - 1, 0)}
 
-    return types.Source(oversample=oversample, off_policy=True, init=init, select=select)
-
-
-def _episodes(rollout: types.Rollout) -> types.Array | None:
-    """Return new numbers of the episodes of rows from several steps, where equal ones may belong to two groups."""
-    return None if rollout.episode is None else ops.dense(rollout.group, rollout.episode).astype(jnp.int32)
+    return types.Source(oversample=oversample, off_policy=True, stores=True, init=init, select=select)
 
 
 @define.source

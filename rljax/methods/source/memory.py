@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods.source import store
-from rljax.transforms import define, ops, trajectories
+from rljax.transforms import define, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -44,16 +44,13 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
         stored = jax.vmap(spans)(pool["rows"].group.reshape(steps, size))[batch, jnp.arange(size)]
         replayed &= jnp.all(stored == spans(rollout.group), axis=1)
         mixed = groups.put(replayed, rows, rollout)
-        mixed = mixed.replace(
-            on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)),
-            group=place,
-            episode=None if mixed.episode is None else ops.dense(place, mixed.episode).astype(jnp.int32),
-        )
+        mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
+        mixed = mixed.replace(episode=groups.episodes(mixed))
         start = (filled % steps) * size
         kept = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0), pool["rows"], rollout)
         return mixed, {"rows": kept, "filled": filled + 1}
 
-    return types.Source(init=init, select=select, off_policy=True)
+    return types.Source(init=init, select=select, off_policy=True, stores=True)
 
 
 @define.source

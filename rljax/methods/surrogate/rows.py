@@ -41,7 +41,7 @@ def progress_error(loss, r, s) -> types.Array:
     ``reward_error`` by a score for each turn.
     """
     score = ops.given(s.process, "it needs scores.process, the scalar after each token")
-    target = r.extra.get("undistributed", trajectories.total(r))
+    target = r.extra.get("undistributed", trajectories.uncharged(r))
     shares = jnp.sum(jnp.where(turns.turns(r)[1] > 0, score, 0.0), axis=1)
     return row.on_tokens(0.5 * (shares - target)[:, None] ** 2, r)
 

@@ -112,7 +112,7 @@ def evolve(
         done.append(Round(tuple(members), parents, tuple(runs), scores))
         storage.write(folder / "population.json", json.dumps([_described(r) for r in done], indent=1) + "\n")
         if max(scores) == -np.inf:
-            raise ValueError(f"{_WORD}: all members of round {number} failed; the first: {runs[0].failure}")
+            raise ValueError(f"{_WORD}: all members of round {number} failed, or have no score: {runs[0].failure}")
         parents, members = select(scores, members, share, factors, np.random.default_rng([config.seed, number]))
     return done
 

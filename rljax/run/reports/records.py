@@ -29,6 +29,7 @@ from rljax.environments import traits
 from rljax.run import programs
 from rljax.run.reports import trajectories, turns
 from rljax.run.reports.pages import images
+from rljax.transforms import trajectories as trajectories_lib
 
 LIMIT = 512
 """The most tokens of a record that are described, half of them from the end."""
@@ -157,7 +158,8 @@ def per_token(rows: types.Rollout) -> dict[str, np.ndarray]:
     if rows.entropy is not None:
         values["entropy"] = rows.entropy
     if rows.ref_logp is not None and rows.raw_logp is not None:
-        difference = np.asarray(rows.raw_logp) - np.asarray(rows.ref_logp)
+        drawn = np.asarray(trajectories_lib.drawn(rows)) > 0  # a demonstration has no log-prob of the policy
+        difference = np.where(drawn, np.asarray(rows.raw_logp) - np.asarray(rows.ref_logp), 0.0)
         values["kl"] = np.expm1(np.clip(-difference, -20.0, 20.0)) + difference  # as ops.kl_estimate
     return {name: np.broadcast_to(np.asarray(x, np.float64), rows.mask.shape) for name, x in values.items()}
 

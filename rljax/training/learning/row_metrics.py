@@ -35,7 +35,7 @@ def metrics(
     valid, once = ops.valid_rows(rollout), trajectories.once(rollout)
     length = trajectories.summed(rollout, jnp.sum(rollout.mask, axis=1))
     metrics = {"length": ops.masked_mean(length, once), "valid_rows": jnp.sum(valid)}
-    metrics["trained_tokens"] = jnp.sum(rollout.mask * valid[:, None])
+    metrics["trained_tokens"] = jnp.sum(ops.trained_tokens(rollout))
     if turns:
         metrics["turns"] = trajectories.turns(rollout)
     if judged:

@@ -54,22 +54,20 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
         other=_only(pieces, lambda p: p.origin != "policy", "both say where the rows come from"),
         relabelling=_only(pieces, lambda p: p.relabel is not None, "both put other goals into rows"),
     )
+    _only(pieces, lambda p: p.stores, "both store groups of earlier steps")
     drawing, flying, passing, heading, _, other, _ = roles
     whole = flying or other
     for piece, what in ((heading, "could begin"), (passing, "could pass again")):
         if whole is not None and piece is not None:
             raise ValueError(f"{spec}: {whole.spec} leaves no completion that {piece.spec} {what}.")
-    _check_candidates(spec, pieces, roles)
-    _check_flying(spec, pieces, roles)
     if drawing is not None and drawing.uneven and any(p.oversample > 1 for p in pieces if p is not drawing):
         raise ValueError(f"{spec}: {drawing.spec} gives the prompts unequal samples, so no piece can oversample them.")
+    _check_candidates(spec, pieces, roles)
+    _check_flying(spec, pieces, roles)
     sampled = [p for p in roles[1:5] if p is not None] + [p for p in pieces if p.uneven]
     if isinstance(other, files.Stored) and sampled:
         raise ValueError(f"{spec}: {sampled[0].spec} samples the policy, and {other.spec} does not.")
-    kept = [p for p in pieces if p.off_policy and p.init is not types.Source.init and not p.segment]
-    if len(whole_groups := [p for p in kept if not p.by_prompt]) > 1:
-        raise ValueError(f"{' | '.join(p.spec for p in whole_groups)}: both store groups of earlier steps.")
-    memories = [p for p in kept if p.by_prompt]
+    memories = [p for p in pieces if p.off_policy and p.by_prompt]
     written = sorted(passing.supplies - {"head"}) if passing is not None else []
     if memories and written:
         raise ValueError(f"{spec}: rows that {memories[0].spec} has stored have no {written[0]!r} of the second pass.")
@@ -152,6 +150,7 @@ def chain(pieces: Sequence[types.Source]) -> types.Source:
         early=0 if flying is None else flying.early,
         uneven=any(p.uneven for p in pieces),
         by_prompt=any(p.by_prompt for p in pieces),
+        stores=any(p.stores for p in pieces),
         grouped=all(p.grouped for p in pieces),
         solutions=any(p.solutions for p in pieces),
         init=init,

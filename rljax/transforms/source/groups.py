@@ -85,6 +85,11 @@ def stale(rows: types.Rollout) -> types.Rollout:
     return rows.replace(on_policy=jnp.zeros_like(rows.reward))
 
 
+def episodes(rollout: types.Rollout) -> Array | None:
+    """Return new numbers of the episodes of rows from several steps, where equal ones may belong to two groups."""
+    return None if rollout.episode is None else ops.dense(rollout.group, rollout.episode).astype(jnp.int32)
+
+
 class Tally(NamedTuple):
     """What a step saw of each prompt, at the place of its group; groups beyond the batch have count 0."""
 

@@ -56,6 +56,7 @@ def test_tests_in_every_form():
     called = listings.read('{"fn_name": "f", "inputs": [[1, 2], [3, Infinity]], "outputs": [[1, 2], [[3, Infinity]]]}')
     for test in called.code:  # JSON has no tuples
         exec(test, {"f": lambda a, b: (a, b)})
+        exec(test.replace(" in [", " in [[[3, 4]], "), {"f": lambda a, b: ((3, 4),)})
         with pytest.raises(AssertionError):
             exec(test, {"f": lambda a, b: (b, a)})
     assert listings.read(json.dumps({"input": ["1\n2", "4"], "output": ["3", "5"]})).pairs == pairs

@@ -358,3 +358,6 @@ def test_the_image_of_a_completion_and_compact_flags_of_arcs():
     assert svg.extract(f"{one} is an <svg> element.") == one
     compact = svg.read(one.replace("0 0 1 10 10", "0 0110 10"))
     assert [e.box for e in compact] == [e.box for e in svg.read(one)]
+    start = svg.read(one.replace("a10 10 0 0 1 10 10", ""))  # too few numbers draw nothing
+    for digits in ("5 5 0 0 1 20", "2" * 4000):
+        assert [e.box for e in svg.read(one.replace("a10 10 0 0 1 10 10", f"A{digits}"))] == [e.box for e in start]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.config import schema
-from rljax.methods.source import balances, forks, memory
+from rljax.methods.source import balances, conditions, forks, memory
 from rljax.run import programs
 from rljax.training import states
 from rljax.transforms import ops, schedule, source, trajectories
@@ -82,6 +82,7 @@ def test_what_draws_prompts_by_results_is_written_before_what_leaves_rows_out():
     chain.chain([source.mopps(), source.dynamic(2)])
     with pytest.raises(ValueError, match=r"replay\(.*balanced\(.*both store groups of earlier steps"):
         chain.chain([memory.replay(0.25, 1), balances.balanced(0.25, 0.75, 2)])
+    chain.chain([conditions.conditioned(("a", "b")), memory.replay(0.25, 1)])  # whose pool is no group
     with pytest.raises(ValueError, match=r"rows that arpo\(.*has stored have no 'cut_reward' of the second pass"):
         chain.chain([forks.vine(2, 3), memory.arpo()])
 

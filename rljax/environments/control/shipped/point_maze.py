@@ -121,7 +121,7 @@ class PointMaze(drawn.Drawn):
         way = (goal + 0.5 - self._place(observation)) / self.side
         return observation.at[6:8].set(way), rules.Moved(done * jnp.float32(1.0), done)
 
-    def aimed(self, index: types.Array, reached: types.Array) -> types.Array:
+    def trainable(self, index: types.Array, reached: types.Array) -> types.Array:
         """Return whether a training problem with the cell in which ``reached`` is as its goal is one too."""
         level = self._maze.begin(index, "train", jax.random.key(0))
         return self._maze.aimed(level, {"cell": self._cell(self._place(reached))})[1]
