@@ -68,7 +68,7 @@ def test_a_second_objective_is_clipped_around_the_policy_before_the_first():
     found = {}
     for count, epochs in ((1, 2), (2, 1)):
         fields = {"phase__main__optimizer": "sgd(30.0)", "learner__clip_norm": 0.0, "learner__epochs": epochs}
-        program = tiny.program(f"tests.training.test_off_policy.twice({count})", **fields)
+        program = tiny.program(f"tests.methods.test_off_policy.twice({count})", **fields)
         (step,) = program.steps
         state = step.begin(None, program.key)
         rows = step.rollout(state, program.key)
