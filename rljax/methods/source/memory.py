@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.methods.source import store
-from rljax.transforms import define, trajectories
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -45,7 +45,10 @@ def replay(share: types.Fraction = 0.25, steps: types.Count = 1) -> types.Source
         replayed &= jnp.all(stored == spans(rollout.group), axis=1)
         mixed = groups.put(replayed, rows, rollout)
         mixed = mixed.replace(on_policy=jnp.where(replayed, 0.0, trajectories.on_policy(rollout)), group=place)
-        mixed = mixed.replace(episode=groups.episodes(mixed))
+        apart = groups.episodes(mixed)
+        if apart is not None and mixed.episode is not None:
+            shared = jnp.max(apart) > jnp.max(ops.dense(mixed.episode))  # a number stands in groups of two steps
+            mixed = mixed.replace(episode=jnp.where(shared, apart, mixed.episode))
         start = (filled % steps) * size
         kept = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0), pool["rows"], rollout)
         return mixed, {"rows": kept, "filled": filled + 1}
