@@ -220,10 +220,10 @@ def test_stored_rows_as_tokens(tmp_path):
     longer = exchanges.demonstration({"prompt": "ab", "completion": [*before, *reply[0]]})
     assert longer == ([asked, *before], good)
     assert longer == exchanges.demonstration({"prompt": [asked], "completion": [asked, *before, *reply[0]]})
-    told = {"role": "system", "content": "x"}
+    system = {"role": "system", "content": "x"}
     for prompt in ("ab", "ab ", "", [asked], None):  # a whole conversation begins with another author
-        found = exchanges.demonstration({"prompt": prompt, "completion": [told, {**asked, "name": None}, *reply[0]]})
-        assert found == ([told, asked], good)
+        read = exchanges.demonstration({"prompt": prompt, "completion": [system, {**asked, "name": None}, *reply[0]]})
+        assert read == ([system, asked], good)
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(map(json.dumps, shapes)))
     model = tokenizers.load(public.write(tmp_path / "model", "byte level", chat_template=CHATML))

@@ -20,13 +20,18 @@ def copy(tree):
     return jax.tree.map(jnp.copy, tree)
 
 
+def started(call, **fields):
+    """Return the step of a program, its first state, the rows of its first rollout, and the root key."""
+    program = tiny.program(call, **fields)
+    (step,) = program.steps
+    state = step.begin(None, program.key)
+    return step, state, step.rollout(state, program.key), program.key
+
+
 @pytest.mark.full
 def test_a_demonstration_is_charged_nothing_and_measures_no_policy():
     """At the first step the policy is its reference."""
-    program = tiny.program("ppo(kl=0.05)", seam__source="guided(1)")
-    (step,) = program.steps
-    state = step.begin(None, program.key)
-    rows = step.rollout(state, program.key)
+    step, state, rows, _ = started("ppo(kl=0.05)", seam__source="guided(1)")
     shown = np.asarray(rows.on_policy) == 0
     assert 0 < shown.sum() < shown.size and np.all(np.asarray(rows.raw_logp)[shown] == 0)
     full = updates.complete(step.setup, state, rows)
@@ -65,28 +70,23 @@ def twice(count: int) -> types.Algorithm:
 
 @pytest.mark.full
 def test_a_second_objective_is_clipped_around_the_policy_before_the_first():
-    found = {}
+    ended = {}
     for count, epochs in ((1, 2), (2, 1)):
         fields = {"phase__main__optimizer": "sgd(30.0)", "learner__clip_norm": 0.0, "learner__epochs": epochs}
-        program = tiny.program(f"tests.methods.test_off_policy.twice({count})", **fields)
-        (step,) = program.steps
-        state = step.begin(None, program.key)
-        rows = step.rollout(state, program.key)
+        step, state, rows, key = started(f"tests.methods.test_off_policy.twice({count})", **fields)
         rows = rows.replace(reward=(jnp.arange(rows.reward.size) % 3 == 0) * 1.0)
-        after, metrics = step.update(copy(state), rows, program.key)
-        found[count] = after.params["policy"], metrics["clipped"]
+        after, metrics = step.update(copy(state), rows, key)
+        ended[count] = after.params["policy"], metrics["clipped"]
     # the two objectives take the two steps of two epochs; the metrics are the mean of both, and of the last one
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), found[1][0], found[2][0])
-    assert found[2][1] > found[1][1] > 0
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), ended[1][0], ended[2][0])
+    assert ended[2][1] > ended[1][1] > 0
 
 
 @pytest.mark.full
 def test_an_update_that_is_skipped_leaves_the_numbers_of_a_source():
-    program = tiny.program("grpo(kl=0.0)", seam__source="guided_if(multiplier('loss', 0.0, 0.05, 0.5), 64)")
-    (step,) = program.steps
-    state = step.begin(None, program.key)
-    rows = step.rollout(state, program.key)
-    after, metrics = step.update(copy(state), rows.replace(reward=rows.reward.at[0].set(jnp.nan)), program.key)
+    source = "guided_if(multiplier('loss', 0.0, 0.05, 0.5), 64)"
+    step, state, rows, key = started("grpo(kl=0.0)", seam__source=source)
+    after, metrics = step.update(copy(state), rows.replace(reward=rows.reward.at[0].set(jnp.nan)), key)
     assert metrics["skipped"] == 1
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(after.pool["numbers"]))
 
@@ -96,7 +96,10 @@ def test_rows_of_a_second_pass_do_not_measure_a_domain():
     ids, ones = jnp.arange(8, dtype=jnp.int32), jnp.ones(8)
     first = jnp.array([right, wrong, wrong, wrong] * 2, jnp.int32)
     r = types.Rollout(jnp.ones((8, 3)), ones, ids // 4, valid=ones, domain=ids // 4, on_policy=ones)
-    r = r.replace(outcome=first.at[3::4].set(right), extra={"pass": (ids % 4 == 3) * 1.0, "first_outcome": first})
+    r = r.replace(
+        outcome=first.at[3::4].set(right),
+        extra={"pass": (ids % 4 == 3) * 1.0, "first_outcome": first, "first_reward": ones},
+    )
     metrics = row_metrics.metrics(r, True, domains=("a", "b"))
     assert [float(metrics[name]) for name in ("accuracy", "accuracy/domain/a", "accuracy/domain/b")] == [0.25] * 3
 

@@ -50,8 +50,8 @@ def test_an_evaluation_before_a_phase_is_of_what_it_starts_with(tmp_path):
 @pytest.mark.full
 def test_two_phases_may_have_an_evaluation_of_one_name_before_them(tmp_path):
     config = tiny.phases(phase__warm__before="start", phase__main__before="start")
-    found = loop.train(config, tmp_path, progress=False, devices=ONE).evaluations
-    assert [(e["name"], e["step"]) for e in found] == [("start", 0), ("base", 2), ("start", 2), ("result", 4)]
+    evaluations = loop.train(config, tmp_path, progress=False, devices=ONE).evaluations
+    assert [(e["name"], e["step"]) for e in evaluations] == [("start", 0), ("base", 2), ("start", 2), ("result", 4)]
 
 
 @pytest.mark.full

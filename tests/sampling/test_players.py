@@ -64,8 +64,8 @@ def test_players_that_change_names_learn_the_same():
 @pytest.mark.full
 def test_a_second_player_learns_from_rows_that_were_sampled_ahead():
     c = config(world__players=("policy", "second"), run__lag=1, phase__main__steps=3)
-    found = rljax.train(c, None, progress=False, devices=jax.devices()[:1])
-    assert [record["age"] for record in found.history] == [0, 1, 1]
+    result = rljax.train(c, None, progress=False, devices=jax.devices()[:1])
+    assert [record["age"] for record in result.history] == [0, 1, 1]
 
 
 @pytest.mark.full

@@ -209,10 +209,8 @@ def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
       gamma: discount of a token.
     """
     paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
-    mean = trajectories.summed(r, ops.row_sum(paid, r.mask)[:, 0]) / jnp.maximum(
-        trajectories.summed(r, ops.length(r)), 1
-    )
-    reward, base = ops.reward(r), _others(r, mean)[:, None]
+    total, length = (trajectories.summed(r, x) for x in (ops.row_sum(paid, r.mask)[:, 0], ops.length(r)))
+    reward, base = ops.reward(r), _others(r, total / jnp.maximum(length, 1))[:, None]
     return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (reward - _others(r, reward))[:, None]
 
 

@@ -178,7 +178,7 @@ def apply(
 
     def updated() -> tuple[types.Tree, types.Tree]:
         with errors.inside("optimizer: update"):
-            updates, new_state = optax.with_extra_args_support(optimizer).update(gradient, state, params, value=loss)
+            updates, new_state = optimizer.update(gradient, state, params, value=loss)
         added = optax.apply_updates(params, updates) if key is None else _added(params, updates, key)
         return added, new_state
 

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from rljax import environments, transforms, types
+from rljax import environments, types
 from rljax.training.learning import diagnostics
 from rljax.transforms import ops, trajectories
+from rljax.transforms.source import groups
 
 _MOST = 32  # domains; more would fill a page of metrics
 
@@ -82,12 +83,8 @@ def metrics(
 
 def _judged(rollout: types.Rollout) -> tuple[types.Array, types.Array]:
     """Return [B], whether rows are correct, and which of them measure the policy: those of a first pass."""
-    outcome = rollout.outcome
-    measures = jnp.where(transforms.PREDICATES["on_policy"](rollout)[:, 0], trajectories.once(rollout), 0.0)
-    if "first_outcome" in rollout.extra:
-        outcome, again = rollout.extra["first_outcome"], rollout.extra["pass"] > 0
-        measures = jnp.where(again, (outcome != types.Outcome.CRASHED) * 1.0, measures)
-    return (outcome == types.Outcome.CORRECT) * 1.0, measures
+    outcome = rollout.extra.get("first_outcome", rollout.outcome)
+    return (outcome == types.Outcome.CORRECT) * 1.0, groups.measured(rollout)[0]
 
 
 def of_critic(value: types.Array, returns: types.Array, mask: types.Array) -> dict[str, types.Array]:
