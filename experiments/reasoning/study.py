@@ -25,6 +25,7 @@ TASK = "reasoning(names='letters', modulus=11, operations={}, distractors=1, wor
 LATE, DECOUPLED, HIGHER = "GRPO, lag 8", "AReaL, lag 8", "clip-higher, lag 8"
 SHORT, TOKENS = "GRPO, 32 steps", "GRPO over tokens"
 LOSS, REWARD = "k3 in the loss", "k1 in the reward"
+SLOW, FAST, SLOW_NSR, FAST_NSR = "GRPO at 3e-5", "GRPO at 3e-4", "NSR at 3e-5", "NSR at 3e-4"
 DEEP, DYNAMIC = "GRPO on 6 operations", "dynamic sampling on 6 operations"
 ARMS = {
     "GRPO": Arm("grpo(kl=0.0)"),
@@ -51,6 +52,10 @@ ARMS = {
     TOKENS: Arm("grpo(kl=0.0, aggregate=mean_over_tokens())"),
     LOSS: Arm("grpo(kl=0.1)"),
     REWARD: Arm("grpo(kl=0.0)", fields={"seam": {"advantage": "+ charge_kl('k1', 0.1)"}}),
+    SLOW: Arm("grpo(kl=0.0)", rate=3e-5),
+    SLOW_NSR: Arm("nsr(entropy=0.0)", rate=3e-5),
+    FAST: Arm("grpo(kl=0.0)", rate=3e-4),
+    FAST_NSR: Arm("nsr(entropy=0.0)", rate=3e-4),
     DYNAMIC: Arm(
         "grpo(kl=0.0)", fields={"task": TASK.format("6"), "batch": {"prompts": 8}, "seam": {"source": "dynamic(2)"}}
     ),
@@ -69,6 +74,21 @@ TOPICS = {
             Claim("At equal KL, NSR has a higher pass@256 than PSR", "NSR", "PSR", "pass@256", matched="kl"),
             Claim(f"At equal KL, {W} has a higher pass@1 than NSR", W, "NSR", "pass@1", matched="kl"),
             Claim(f"At equal KL, {W} has a higher pass@256 than GRPO", W, "GRPO", "pass@256", matched="kl"),
+        ),
+    ),
+    "rates": Topic(
+        ("GRPO", "NSR", SLOW, SLOW_NSR, FAST, FAST_NSR),
+        (
+            Claim("At 3e-5 and equal KL, NSR has a higher pass@256", SLOW_NSR, SLOW, "pass@256", matched="kl"),
+            Claim("At 3e-4 and equal KL, NSR has a higher pass@256", FAST_NSR, FAST, "pass@256", matched="kl"),
+            Claim("At 3e-5 and equal KL, NSR has a lower pass@1", SLOW_NSR, SLOW, "pass@1", below=True, matched="kl"),
+            Claim("At 3e-4 and equal KL, NSR has a lower pass@1", FAST_NSR, FAST, "pass@1", below=True, matched="kl"),
+            Claim(f"{SLOW_NSR} raises pass@256", SLOW_NSR, "base", "pass@256"),
+            Claim("After equally many samples, GRPO at 3e-4 is above GRPO at 1e-4 in pass@1", FAST, "GRPO", "pass@1"),
+            Claim("At equal KL, GRPO at 3e-5 is above GRPO at 1e-4 in pass@1", SLOW, "GRPO", "pass@1", matched="kl"),
+            Claim(
+                "At equal KL, NSR at 3e-5 is above NSR at 1e-4 in pass@256", SLOW_NSR, "NSR", "pass@256", matched="kl"
+            ),
         ),
     ),
     "pass_at_k": Topic(
