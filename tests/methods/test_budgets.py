@@ -88,6 +88,8 @@ def test_prompts_beyond_the_candidates_stand_for_candidates():
     pool = started(piece, batch([HALF] * 4))
     choice = piece.choose(pool, problems(), OFFERED + 9, KEY)
     assert {*np.asarray(choice.index)} <= {*np.asarray(pool["candidates"])} and pool["rate"].size == 8
+    apart = piece.choose(pool, problems(), jnp.array([1, 9, 17, 25]), KEY)  # 1 modulo 8
+    assert len({*np.asarray(apart.index)}) == 4  # no prompt twice in a step
 
 
 def test_adaptive_draws_as_many_prompts_as_the_share_that_survives_asks_for():

@@ -215,6 +215,9 @@ def test_running_baselines_read_first_and_then_move():
     close([*out.advantage[:, 0], *state], [1, 3, 5, 1, 0, 2.5])
     out, state = piece.apply(r.replace(valid=array([1.0, 0, 0])), state, KEY)
     close([*out.advantage[:, 0], *state], [0, 0, 0, 1, 0, 2.5])
+    games = adv.role_baseline(2, 0.5, games=2)  # a baseline for each role of each game
+    _, state = games.apply(r.replace(domain=jnp.array([0, 1, 5])), games.init(), KEY)
+    close(state, [0.5, 0, 1.5, 2.5])
     piece = adv.value_tracker(4)
     out, (a, b) = piece.apply(ones([1, 0, 1], index=[1, 3, 3], parts={"drift": [0.0, 0.06, 9.0]}), piece.init(), KEY)
     close(out.advantage[:, 0], [0.5, -0.5, 0.5])

@@ -19,17 +19,18 @@ def webagent_r1(low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
 
 
 @recipe(task="game('kuhn_poker')")
-def spiral(roles: Count = 2, decay: Fraction = 0.95) -> Algorithm:
-    """Self-play REINFORCE with a running baseline for each role; tokens without advantage are dropped.
+def spiral(roles: Count = 2, decay: Fraction = 0.95, games: Count = 1) -> Algorithm:
+    """Self-play REINFORCE with a running baseline for each game and role; tokens without advantage are dropped.
 
     SPIRAL (arXiv 2506.24119): A = R - b_role, b <- decay b + (1 - decay) R.
 
     Args:
       roles: roles, numbered as ``agent`` from 0.
       decay: weight of the former baseline, for each step.
+      games: of a mixture, numbered as ``domain`` from 0.
     """
     return compose(
-        advantage=[advantage.role_baseline(roles, decay)],
+        advantage=[advantage.role_baseline(roles, decay, games)],
         prepare=[prepare.keep("nonzero")],
         loss=[surrogate.reinforce()],
         reduce=reduce.mean_over_tokens(),

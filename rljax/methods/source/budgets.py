@@ -36,9 +36,11 @@ def allot(value: Array, least: int, total: int) -> Array:
     return least + jnp.zeros((prompts,), jnp.int32).at[chosen].add(1)
 
 
-def _offered(pool: types.Tree, offered: Array) -> tuple[Array, Array]:
-    """Return the prompts of a step, ``[P]``, and their places among the candidates."""
-    place = offered % pool["candidates"].size
+def _offered(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> tuple[Array, Array]:
+    """Return the prompts of a step, ``[P]``, and their places among the candidates, drawn if those are not all."""
+    size = pool["candidates"].size
+    drawn = size < problems.size
+    place = jax.random.permutation(key, size)[jnp.arange(offered.size) % size] if drawn else offered
     return pool["candidates"][place], place
 
 
@@ -77,7 +79,7 @@ def knapsack(
         return {"candidates": index, "rate": rate, "rows": jnp.zeros(rollout.reward.shape, bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        index, place = _offered(pool, offered)
+        index, place = _offered(pool, problems, offered, key)
         p, number = pool["rate"][place][:, None], jnp.arange(least, most, dtype=jnp.float32)[None, :]
         gain = p * (1.0 - p) ** 2 * (p**number * (1.0 - p) + (1.0 - p) ** number * p)
         surplus = jnp.where(p < 1, -number, -1e6 - number)  # below any gain
@@ -127,7 +129,7 @@ def inverse_success(
         return {"candidates": index, "wins": none, "count": none, "rows": jnp.zeros(rollout.reward.shape, bool)}
 
     def choose(pool: types.Tree, problems: types.Problems, offered: Array, key: types.Key) -> types.Choice:
-        index, place = _offered(pool, offered)
+        index, place = _offered(pool, problems, offered, key)
         weight = (total + pool["count"][place]) / (positives + pool["wins"][place])
         number = jnp.arange(least, most, dtype=jnp.float32)
         return types.Choice(index, allot(weight[:, None] / (number + 0.5)[None, :], least, pool["rows"].size))

@@ -45,17 +45,20 @@ def minus_remembered(r: types.Rollout, ids, old, *numbers) -> tuple[types.Rollou
 
 
 @define.constructor("advantage")
-def role_baseline(roles: types.Count, decay: types.Fraction = 0.95) -> types.RolloutTransform:
+def role_baseline(roles: types.Count, decay: types.Fraction = 0.95, games: types.Count = 1) -> types.RolloutTransform:
     """Subtract a running mean of the role's rewards: A = r - b, then b <- decay b + (1 - decay) mean r of the batch.
 
-    One number for each of ``roles`` values of ``agent``, from 0; larger ones share the last. Source: SPIRAL (arXiv
-    2506.24119), RAE.
+    One number for each of ``games`` values of ``domain`` and ``roles`` values of ``agent``, from 0; larger ones share
+    the last. Source: SPIRAL (arXiv 2506.24119), RAE.
     """
 
     def apply(r: types.Rollout, state, key):
         agent = jnp.minimum(ops.given(r.agent, "role_baseline: the rollout has no agent"), roles - 1)
+        if games > 1:
+            agent += roles * jnp.minimum(ops.given(r.domain, "role_baseline: the rollout has no domain"), games - 1)
         out, rows, total = minus_remembered(r, agent, state, trajectories.total(r))
         moved = decay * state + (1.0 - decay) * total / jnp.maximum(rows, 1.0)
         return out, jnp.where(rows > 0, moved, state)
 
-    return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(roles), needs=types.Needs(agents=True))
+    needs = types.Needs(agents=True, domains=games > 1)
+    return types.RolloutTransform(apply=apply, init=lambda: jnp.zeros(games * roles), needs=needs)
