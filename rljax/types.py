@@ -358,6 +358,7 @@ class Source:
     uneven: bool = False  # ``choose`` gives unequal samples
     by_prompt: bool = False  # ``select`` acts on prompts that come again
     stores: bool = False  # ``select`` returns whole groups of earlier steps, before the advantages
+    flat: bool = False  # ``select`` acts on groups without spread
     grouped: bool = True  # ``select`` returns whole groups; else it runs after the advantages, on single rows
     solutions: bool = False  # ``head`` or ``again`` reads a demonstration of each prompt
     init: Callable[[Rollout, Problems], Tree] = lambda rollout, problems: ()

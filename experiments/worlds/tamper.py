@@ -124,7 +124,7 @@ def main(size: Size, out: pathlib.Path) -> None:
         for name in ("editable", "half locked", "locked")
         for quantity in ("paid", "right")
     }
-    seeds.draw(curves, "held-out problems with editable checks", out / "tamper.png")
+    seeds.draw(curves, "held-out sums, editable checks", out / "tamper.png")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ def check(phase: Phase, trains: bool = True) -> None:
     _check_timeout(phase)
     _check_pictures(phase)
     _check_kind(phase)
+    if "" in phase.settings.sampler.stop:
+        raise _wrong(phase, "sampler.stop", "no text may be empty.")
     shape, unroll = phase.settings.model.architecture, phase.settings.sampler.unroll
     if shape.decode_attention == "kernel" and shape.scan and not unroll:
         why = "must be True with model.decode_attention='kernel', which reads the cache of one layer."

@@ -126,7 +126,9 @@ def _reason(until: Sequence[str], needs: types.Needs, phase: Phase) -> tuple[str
     if until and until[0].endswith(" tokens"):
         length = phase.task.completion_length
         return f"completions have at most {length} tokens, and it begins above {until[0]}.", "Lower its limit."
-    return _ALWAYS_1 if "ratio" in until and needs.moves == {"never"} else _REASONS[tuple(until)]
+    if "ratio" in until and needs.moves == {"never"}:
+        return _ALWAYS_1
+    return _REASONS.get(tuple(until)) or (f"nothing changes {' or '.join(until)} here.", "Remove it.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import sys
 from typing import Any
 
 from rljax.config import schema
@@ -22,7 +23,7 @@ def find(name: str) -> str:
     folders.append(pathlib.Path(__file__).parents[2] / "configs")
     for folder in folders:
         shipped = folder / f"{pathlib.PurePath(name).stem}.py"
-        if shipped.is_file():
+        if shipped.is_file() and str(pathlib.PurePath(name).parent) in (".", "configs"):
             return str(shipped)
     valid = {p.stem for folder in folders for p in folder.glob("*.py") if p.stem != "__init__"}
     raise ValueError(f"config {name!r}: no such file, and no shipped config of this name.{parse.nearest(name, valid)}")
@@ -41,7 +42,7 @@ def executed(path: str, what: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"rljax_{what.partition(' ')[0]}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{what}: not a Python file.")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
     with errors.called(what):
         spec.loader.exec_module(module)
     return module

@@ -79,6 +79,8 @@ def run(config: schema.ConfigDict, trains: bool = True) -> Resolved:
         if not checked.phases:
             raise ValueError("config.phases=(): must name at least one phase.")
         for name in checked.phases:
+            if checked.phases.count(name) > 1:
+                raise ValueError(f"config.phases={checked.phases}: names {name!r} twice.")
             if name not in config.phase:
                 raise ValueError(f"config.phases: no config.phase.{name}.{parse.nearest(name, config.phase.keys())}")
             built.append(_phase(config, name, built[-1].last if built else 0, tasks, trains))

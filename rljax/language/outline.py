@@ -13,7 +13,8 @@ def outline(self: Any) -> str:
     def size(value: Any) -> str:
         if hasattr(value, "shape"):
             return f"[{', '.join(map(str, value.shape))}]"
-        return f"{sum(math.prod(x.shape) for x in jax.tree.leaves(value)):,}"
+        arrays = [x for x in jax.tree.leaves(value) if hasattr(x, "shape")]
+        return f"{sum(math.prod(x.shape) for x in arrays):,}"
 
     fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     present = [f"{name} {size(value)}" for name, value in fields.items() if jax.tree.leaves(value)]

@@ -204,13 +204,6 @@ def reward(rollout: types.Rollout) -> Array:
     return given(rollout.reward, "the rollout has no reward")
 
 
-def row_reward(rollout: types.Rollout) -> Array:
-    """Return [B], the row's reward and all its token rewards."""
-    if rollout.token_reward is None:
-        return reward(rollout)
-    return reward(rollout) + jnp.sum(rollout.token_reward * rollout.mask, axis=1)
-
-
 def live_logp(rollout: types.Rollout, scores: types.Scores) -> Array:
     """Return the live logp, 0 on masked tokens, [B, T]; differentiable."""
     return jnp.where(rollout.mask > 0, given(scores.logp, "the scores have no logp"), 0.0)

@@ -112,6 +112,8 @@ BAD = [
         r"config\.sampler\.rescore='filtered': must be one of 'unfiltered', 'kept'. Did you mean 'unfiltered'",
     ),
     ({"sampler__top_p": 0.0}, r"top_p.*\(0, 1\]"),
+    ({"phase__main__sampler__stop": ("",)}, r"sampler\.stop=\('',\) \(phase 'main'\): no text may be empty"),
+    ({"phases": ("warm", "main", "warm")}, r"config\.phases=\('warm', 'main', 'warm'\): names 'warm' twice"),
     ({"model__heads": 3}, r"config\.model: width=32 must be divisible by heads=3"),
     ({"model__dtype": "float8"}, r"config\.model\.dtype='float8': must be one of 'float32', 'bfloat16'"),
     # seams

@@ -176,10 +176,14 @@ def test_shipped_configs_are_found_by_name_and_path(tmp_path):
         ValueError, match=r"config 'quickstrat': no such file.*Did you mean 'quickstart'\? Valid: .*quickstart"
     ):
         files.find("quickstrat")
+    with pytest.raises(ValueError, match=r"mine/quickstart\.py': no such file"):  # of another folder
+        files.find("mine/quickstart.py")
     with pytest.raises(ValueError, match="only variant is 'quick'"):
         files.load("quickstart", "slow")
     path = tmp_path / "own.py"
-    path.write_text("from rljax import config\n\ndef get_config(arg=''):\n    return config.default()\n")
+    fields = "import dataclasses\n\n@dataclasses.dataclass\nclass Mine:\n    width: int = 8\n\n"
+    own = "from __future__ import annotations\nfrom rljax import config\n" + fields
+    path.write_text(own + "def get_config(arg=''):\n    return config.default()\n")
     assert files.differences(files.load(str(path)), schema.default()) == []
 
 

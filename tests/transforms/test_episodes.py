@@ -7,9 +7,12 @@ import pytest
 
 from rljax import algorithms, types
 from rljax.algorithms import interpreter
+from rljax.methods import prepare
 from rljax.methods.advantage import steps
 from rljax.methods.reward import outcomes, turns
 from rljax.transforms import advantage, reward, trajectories
+from rljax.transforms.advantage import normalise
+from rljax.transforms.surrogate import row
 
 EPISODE = np.array([0, 0, 0, 1], np.int32)
 
@@ -18,8 +21,12 @@ def rows(paid, **fields):
     """Return an episode of three rows and one of one row, two tokens each, of one group."""
     paid = np.asarray(paid, np.float32)
     mask = np.ones((paid.size, 2), np.float32)
-    fields = {"episode": EPISODE, "valid": np.ones(paid.size, np.float32)} | fields
-    return jax.tree.map(jnp.asarray, types.Rollout(mask, paid, np.zeros(paid.size, np.int32), **fields))
+    fields = {
+        "episode": EPISODE,
+        "group": np.zeros(paid.size, np.int32),
+        "valid": np.ones(paid.size, np.float32),
+    } | fields
+    return jax.tree.map(jnp.asarray, types.Rollout(mask, paid, **fields))
 
 
 def run(piece, r):
@@ -53,6 +60,67 @@ def test_a_charge_at_every_token_makes_no_step(charge):
     np.testing.assert_allclose(run(steps.process_supervision(), r).advantage[:, 0], [0.7071, -0.7071], atol=2e-3)
     clipped = run(turns.clip_process(0.5), r).extra["step_end"]
     np.testing.assert_array_equal(clipped, paid != 0)
+
+
+def test_a_charge_of_a_kl_does_not_decide_which_rows_are_right_or_which_groups_are_flat():
+    charge, zero = np.array([[0.1, -0.3], [0.2, 0.1], [0.4, 0.0], [-0.5, 0.1]], np.float32), np.zeros((4, 2))
+    r = rows([1, 1, 0, 1], group=np.array([0, 0, 1, 1], np.int32), token_reward=-charge, episode=np.arange(4))
+    r = r.replace(extra={"paid": jnp.asarray(zero)})
+    np.testing.assert_array_equal(
+        run(advantage.sign_weighted(0.1, 1.0), r).advantage[:, 0], np.float32([0.1, 0.1, -1, 0.1])
+    )
+    np.testing.assert_array_equal(normalise.flat(r), [True, True, False, False])
+    kept = prepare.drop_flat_groups().apply(r, None, (), jax.random.key(0))[0].mask
+    np.testing.assert_array_equal(kept[:, 0], [0, 0, 1, 1])
+    wrong = r.replace(reward=0 * r.reward)
+    np.testing.assert_array_equal(row._desirable(wrong, 0.0), [False] * 4)
+    lens = run(advantage.scale_mixed_groups(0.25), wrong.replace(advantage=jnp.ones((4, 2)))).advantage
+    np.testing.assert_array_equal(lens, 0.25)  # no row has a positive reward
+
+
+def test_a_mean_over_rows_is_of_what_their_episodes_are_paid():
+    paid = np.array([[0, 0], [0, 1], [0, 0], [0, 1]], np.float32)
+    r = rows(np.zeros(4), episode=np.array([0, 0, 1, 1], np.int32), agent=np.zeros(4, np.int32), token_reward=paid)
+    a = algorithms.TABLE["dr_mas"]()
+    flat, _ = interpreter.transform(a, r, interpreter.init(a), jax.random.key(0))
+    np.testing.assert_allclose(flat.advantage, 0.0, atol=1e-6)
+    one = r.replace(token_reward=r.token_reward.at[3].set(0.0))
+    by_row = one.replace(token_reward=None, reward=jnp.array([1.0, 1, 0, 0]))
+    got, want = (
+        interpreter.transform(a, x, interpreter.init(a), jax.random.key(0))[0].advantage for x in (one, by_row)
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("paid", [0.1, 0.7])
+def test_equal_rewards_whose_mean_is_rounded_have_no_spread(paid):
+    r = rows(np.full(8, paid), episode=np.arange(8), token_reward=np.full((8, 2), paid) * [0, 1], turn=np.zeros((8, 2)))
+    np.testing.assert_array_equal(outcomes.zscore(r.reward, r, r.valid, 1), 0.0)
+    for piece in (advantage.zscore_steps(), steps.process_supervision()):
+        np.testing.assert_allclose(run(piece, r).advantage, 0.0, atol=1e-6)
+
+
+def test_other_rows_of_a_game_are_those_of_the_same_seat():
+    game = {"episode": np.array([0, 0, 1, 1], np.int32), "agent": np.array([0, 1, 0, 1], np.int32)}
+    r = rows([1, -1, -1, 1], **game)
+    by_row, by_step = (run(p, r).advantage[:, 0] for p in (advantage.leave_one_out(), steps.process_leave_one_out()))
+    np.testing.assert_array_equal(by_row, [2, -2, -2, 2])
+    np.testing.assert_array_equal(by_step, by_row)
+
+
+def test_a_cut_of_a_control_world_is_continued_once():
+    finish = np.full(1, int(types.Finish.LENGTH), np.int32)
+    r = rows([0], episode=None, value=np.array([[1.0, 2.0]]), finish=finish, motion={"x": np.zeros((1, 2))})
+    r = r.replace(mask=jnp.array([[1.0, 0.0]]))
+    plain, cut = run(advantage.gae(1.0, 1.0), r), run(steps.truncated_gae(1.0, 1.0), r)
+    np.testing.assert_array_equal(cut.advantage, plain.advantage)
+    np.testing.assert_array_equal(cut.returns, plain.returns)
+
+
+def test_returns_behind_differences_of_steps_are_the_rewards_of_the_steps_of_an_episode():
+    r = rows([0, 0], episode=np.zeros(2, np.int32), token_reward=np.array([[0.5, 0.7], [0.2, 0.9]], np.float32))
+    out = run(advantage.returns(), run(turns.delta_process(), r))
+    np.testing.assert_allclose(out.advantage, [[0.5, 0.7], [0.2, 0.9]], rtol=1e-6)
 
 
 def test_an_episode_has_one_vote():

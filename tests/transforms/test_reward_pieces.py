@@ -138,6 +138,8 @@ def test_outcomes_and_parts():
     solver = {"outcome": outcome, "parts": {"solver_success": [0, 0.25, 0.5]}}
     close(got(reward.learnability(), [9, 9, 9], **solver, agent=[0, 0, 0]), [-0.5, 0.75, -1])
     close(got(reward.learnability(), [9, 8, 7], **solver, agent=[0, 1, 1]), [-0.5, 8, 7])  # solvers keep theirs
+    always = {"outcome": [1], "parts": {"solver_success": [1]}}
+    close(got(reward.learnability(), [9], **always, agent=[0]), [-0.5])  # nothing is learned from it either
 
 
 def test_a_domain_has_a_reward_of_its_own():

@@ -50,7 +50,7 @@ def luffy(
     """Add demonstrations to the group; their tokens have the ratio pi / (pi + gamma), the policy's tokens plain ratios.
 
     LUFFY (arXiv 2504.14945): statistics over the union, no std, no clip. Equals ``dr_grpo`` without a clip where all
-    rows are sampled by the policy.
+    rows are sampled by the policy and ``entropy`` is 0.
 
     Args:
       gamma: probability of a demonstration's token at which its ratio is 1/2.

@@ -25,7 +25,7 @@ def a_lol(low: Fraction = 0.9, high: NonNegative = 0.9) -> Algorithm:
 
 @recipe
 def filtered_cloning(threshold: float = 0.0) -> Algorithm:
-    """Fit the rows whose reward is above ``threshold``: A = 1[R > threshold].
+    """Fit the rows whose reward is above ``threshold``: A_t = 1[R_t > threshold], R_t what is paid from t on.
 
     Filtered behavior cloning of TTI, rejection-sampling fine-tuning (RFT). Differs from ``reinforce`` by the advantage
     of 0 or 1.

@@ -40,7 +40,7 @@ class Run:
 
 
 class Sink(Protocol):
-    """What the logger calls; methods that a sink does not define do nothing.
+    """What the logger calls; subclass it: methods that a sink does not define do nothing.
 
     An error that is not an OSError ends the run with a traceback.
     """

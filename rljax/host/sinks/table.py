@@ -52,7 +52,8 @@ class _Table:
             self._columns += added
             self._rewrite([*rows, row])
         else:
-            with self._path.open("a", encoding="utf-8", newline="") as file:
+            with self._path.open("r+", encoding="utf-8", newline="") as file:
+                file.seek(0, io.SEEK_END)
                 file.write(self._text([row]))
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:

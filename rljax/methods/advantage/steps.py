@@ -33,6 +33,8 @@ def length_adaptive_gae(
 @define.advantage(needs=credit.VALUE)
 def truncated_gae(r, gamma: types.Fraction = 1.0, lam: types.Fraction = 1.0) -> tuple[types.Array, types.Array]:
     """Compute ``gae``, with the last value after the cut on rows cut by the length limit. T-PPO (arXiv 2506.15050)."""
+    if r.motion is not None:  # ``gae`` reads the value of the state behind a cut
+        return credit.estimates(r, gamma, lam)
     finish = ops.given(r.finish, "truncated_gae: the rollout has no finish")[:, None]
     value = ops.given(r.value, "truncated_gae: the rollout has no value")
     cut = (finish == types.Finish.LENGTH) & trajectories.last(r)[:, None]
@@ -150,7 +152,7 @@ def zscore_steps(
       ddof: subtracted from the count in the variance.
     """
     centred, std = _step_rewards(r, key, unit, ddof)
-    return normalise.over(centred, std + epsilon)
+    return normalise.scaled(centred, std, epsilon)
 
 
 @define.advantage(needs=PAID | normalise.SIBLINGS)
@@ -168,7 +170,7 @@ def process_supervision(r, epsilon: types.NonNegative = 1e-6, ddof: int = 1) -> 
     steps = r.extra.get("paid", paid) != 0  # a charge of a KL makes no step
     among, once = _on_tokens(r.group, r.mask), jnp.where(steps, ops.trained_tokens(r), 0.0)
     centred = paid - ops.segment_mean(paid, among, once)
-    step = once * normalise.over(centred, ops.segment_std(paid, among, once, ddof) + epsilon)
+    step = once * normalise.scaled(centred, ops.segment_std(paid, among, once, ddof), epsilon)
     return trajectories.reward_to_go(r, 1.0, step)
 
 
@@ -228,11 +230,11 @@ def segment_rise(r) -> types.Array:
 
 
 def _others(r: types.Rollout, x: types.Array) -> types.Array:
-    """Return the mean of a number ``[B]`` over the group's other trajectories; its own if there are none."""
-    counts, once = ops.valid_rows(r), trajectories.once(r)
+    """Return the mean of a number ``[B]`` over the other trajectories of its peers; its own if there are none."""
+    counts, once, peers = ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
     x = jnp.where(counts > 0, x, 0.0)
-    number = ops.segment_total(once, r.group) - counts
-    return jnp.where(number > 0, (ops.segment_total(x * once, r.group) - x) / jnp.maximum(number, 1.0), x)
+    number = ops.segment_total(once, peers) - counts
+    return jnp.where(number > 0, (ops.segment_total(x * once, peers) - x) / jnp.maximum(number, 1.0), x)
 
 
 @define.constructor("advantage")

@@ -97,7 +97,7 @@ def gvpo(beta: Positive = 0.1) -> Algorithm:
     """Match differences of log-ratios to differences of rewards within a group.
 
     GVPO (arXiv 2504.19599): ((beta (Delta_i - mean Delta)) - (r_i - mean r))^2 / 2, summed over a group and divided by
-    G - 1, averaged over groups.
+    G - 1, averaged over the rows of all groups.
 
     Args:
       beta: factor of the log-ratio of a row, in units of the reward.

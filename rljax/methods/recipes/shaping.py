@@ -301,8 +301,8 @@ def cls_rl(form: NonNegative = 1.0, kl: NonNegative = 0.04) -> Algorithm:
 def absolute_zero(low: NonNegative = 0.2, high: NonNegative = 0.2) -> Algorithm:
     """Pay a proposer of tasks by how hard they are for the solver, provided that it can solve them at all.
 
-    Absolute Zero (arXiv 2505.03335): 1 - s for s > 0, else -0.5; -1 where malformed; s is the part "solver_success".
-    Advantages are whitened over each (domain, agent).
+    Absolute Zero (arXiv 2505.03335): 1 - s for 0 < s < 1, else -0.5; -1 where malformed; s is the part
+    "solver_success". Advantages are whitened over each (domain, agent).
     """
     return compose(
         reward=[reward.learnability()],

@@ -39,7 +39,7 @@ def delta_process(r) -> types.Array:
     Undiscounted returns are then the steps' rewards, and repeating a good step adds nothing. Steps as in
     ``clip_process``.
     """
-    return -ops.gae(jnp.zeros_like(r.mask), steps.payments(r), _steps(r), 1.0, 0.0)  # minus one-step differences
+    return -trajectories.gae(r, jnp.zeros_like(r.mask), steps.payments(r), _steps(r), 1.0, 0.0)
 
 
 @define.reward(needs=PAID)

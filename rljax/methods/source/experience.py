@@ -98,7 +98,7 @@ def base_samples(steps: types.Count = 8, solved: types.Fraction = 1.0, capacity:
         stored = collecting & correct & (rate >= solved) & (counted > 0)
         return mixed, store.put(pool, rollout, stored, jnp.zeros(stored.shape))
 
-    return types.Source(init=init, select=select, off_policy=True, by_prompt=True)
+    return types.Source(init=init, select=select, off_policy=True, by_prompt=True, flat=True)
 
 
 @define.source
@@ -127,4 +127,4 @@ def unsolved() -> types.Source:
         failed = shown & (rate == 0) & (counted > 0) & (ops.valid_rows(rollout) > 0)
         return mixed, store.put(pool, rollout, failed, jnp.zeros(failed.shape))
 
-    return types.Source(demonstrated=1, init=init, select=select, off_policy=True)
+    return types.Source(demonstrated=1, init=init, select=select, off_policy=True, flat=True)

@@ -102,7 +102,7 @@ def attended(
 
     def expanded(rollout: types.Rollout, rows: Array) -> Array:
         group, counted = groups.place(rollout), (groups.sample(rollout) < rows) * ops.valid_rows(rollout)
-        right = counted * (rollout.outcome == types.Outcome.CORRECT)
+        right = counted * trajectories.correct(rollout)
         right, counted = (jax.ops.segment_sum(x, group, group.size)[group] for x in (right, counted))
         return jnp.ceil(rows * jnp.exp(-right / jnp.maximum(counted, 1.0)) - 1e-3).astype(jnp.int32)
 

@@ -1,5 +1,6 @@
 """Memories: rows of earlier steps. The frame is ``store.py``."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,7 @@ def arpo(capacity: types.Count = 1024, age: types.Count | None = None) -> types.
     groups stay as they are. The advantages of the group, all 0 before, are then above 0 in the stored row and below in
     the others. Source: ARPO, agentic replay (arXiv 2505.16282). A group of which no sample counts has not failed.
     """
-    return _successes(capacity, age, _failed)
+    return dataclasses.replace(_successes(capacity, age, _failed), flat=True)
 
 
 @define.source

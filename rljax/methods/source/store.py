@@ -123,6 +123,10 @@ def put(store: Store, rows: types.Rollout, stored: Array, priority: Array, most:
 
 def _like(model: types.Rollout, rows: types.Rollout) -> types.Rollout:
     """Return rows with the extras and parts of ``model`` only."""
+    if missing := {*model.extra, *model.parts} - {*rows.extra, *rows.parts}:
+        raise ValueError(
+            f"rows to store have no {min(missing)!r}: write the piece that stores them before other pieces"
+        )
     extra = {name: rows.extra[name] for name in model.extra}
     return rows.replace(extra=extra, parts={name: rows.parts[name] for name in model.parts})
 

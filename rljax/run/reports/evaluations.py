@@ -123,8 +123,7 @@ def _supported(evaluations: Sequence[Record]) -> list[list[str]]:
     return [[text, "", *(f"{100 * s[name]:.1f}" if s else "" for s in solved)] for name, text in names.items()]
 
 
-# --- episodes of worlds; ``run.evaluation.episodes`` computes the statistics
-# -------------------------------------------------
+# --- episodes of worlds; ``run.evaluation.episodes`` computes the statistics -----------------------
 
 
 def lines(record: Record, seats: bool = True) -> list[tuple[str, str]]:
@@ -167,7 +166,7 @@ def _games(where: str, part: Record) -> list[tuple[str, str]]:
 def by_group(record: Record, title: str) -> tables.Table:
     """Return the table of the numbers by seat and domain of a record of ``statistics``."""
     rows, names, groups = [], list(record["parts"]), _groups(record)
-    games = [text for _, part in groups[:1] for text, _ in _games("", part)]
+    games = list(dict.fromkeys(text for _, part in groups for text, _ in _games("", part)))
     for name, part in groups:
         shares = [value for _, value in _games("", part)] or [""] * len(games)
         parts = (_number(part["parts"][name]) for name in names)

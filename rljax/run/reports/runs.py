@@ -91,8 +91,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time of steps and evaluations, without work that was lost by a kill."""
-        return sum(r.get("seconds", 0.0) + r.get("evaluation", 0.0) for r in self.timings)
+        """Wall time of steps, without work that was lost by a kill."""
+        return sum(r.get("seconds", 0.0) for r in self.timings)
 
     @property
     def tokens(self) -> float:
@@ -269,7 +269,7 @@ def find(places: Iterable[Path]) -> list[str]:
     paths: dict[str, None] = {}
     for place in places:
         text = os.fspath(storage.path(place)).rstrip("/")
-        matching = _expanded(text) if re.search(_PATTERN, text) else [text]
+        matching = [text] if storage.exists(text) or not re.search(_PATTERN, text) else _expanded(text)
         runs = [run for folder in matching for run in _below(folder, _DEPTH)]
         if not runs:
             missing = not matching or not any(storage.exists(folder) for folder in matching)
@@ -297,5 +297,5 @@ def _below(folder: str, depth: int) -> list[str]:
     names = storage.names(folder) if storage.is_dir(folder) else []
     if "config.json" in names:
         return [folder]
-    inner = names if depth > 1 else []
+    inner = [name for name in names if depth > 1 and not re.search(r"\.old-\d+$", name)]
     return [run for name in inner for run in _below(f"{folder}/{name}", depth - 1)]

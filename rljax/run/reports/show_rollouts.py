@@ -55,7 +55,8 @@ def show(
     stored = isinstance(source, str | os.PathLike)
     records = runs.records(source, "rollouts") if stored else [dict(record) for record in source]
     try:
-        asked = {_group(record) for record in records if _asked(record, prompt)}
+        named = prompt in {str(record.get("index")) for record in records}
+        asked = {_group(record) for record in records if _asked(record, prompt, named)}
         chosen = [record for record in records if _group(record) in asked]
         if prompt is not None and records and not chosen:
             raise ValueError(f"--prompt={prompt!r}: no logged prompt has this index or text")
@@ -86,8 +87,8 @@ def show(
         console.print(*panels, sep="")
 
 
-def _asked(record: Mapping[str, Any], prompt: str | None) -> bool:
-    return prompt is None or prompt == str(record.get("index")) or prompt in record["prompt"]
+def _asked(record: Mapping[str, Any], prompt: str | None, index: bool) -> bool:
+    return prompt is None or (prompt == str(record.get("index")) if index else prompt in record["prompt"])
 
 
 def _group(record: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -103,12 +104,10 @@ def _panel(episode: list[runs.Record], colour: str, scale: float) -> rich.panel.
         if len(episode) > 1:
             parts.append(title)
         if row["prompt"] != episode[0]["prompt"]:
-            parts.append(terminal.text(row["prompt"], "bold"))
+            parts.append(terminal.text(images.written(row["prompt"]), "bold"))
         parts.append(_conversation(row, colour, scale) if "turns" in row else _tokens(row, colour, scale))
     if len(episode) > 1:
         title = terminal.text(f"episode {episode[0].get('episode')}")
-    else:
-        title = terminal.text("  ".join(completions.facts(episode[0])))
     return rich.panel.Panel(rich.console.Group(*parts), title=title, title_align="left", border_style=border)
 
 

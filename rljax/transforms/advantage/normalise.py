@@ -39,8 +39,8 @@ def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> type
 
 
 def flat(r: types.Rollout) -> types.Array:
-    """Return [B], whether the row's group has no spread."""
-    return ops.segment_std(trajectories.total(r), r.group, trajectories.once(r)) <= FLAT
+    """Return [B], whether the rewards of the row's group have no spread, charges aside."""
+    return ops.segment_std(trajectories.uncharged(r), r.group, trajectories.once(r)) <= FLAT
 
 
 def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:
@@ -66,7 +66,7 @@ def moments(
     if per == "token":
         x, weight = current(r), jnp.where(chosen, ops.trained_tokens(r), 0.0)
     else:
-        x, weight = ops.row_reward(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
+        x, weight = trajectories.total(r)[:, None], jnp.where(jnp.any(chosen, axis=1, keepdims=True), valid, 0.0)
     if per == "episode":
         ops.given(r.episode, "advantage: the rollout has no episode ids")
     if per in ("episode", "trajectory") and r.episode is not None:
@@ -160,7 +160,7 @@ def whiten(r, epsilon: types.NonNegative = 1e-8, key: types.Segments = "batch") 
 @define.advantage(needs=SIBLINGS)
 def scale_mixed_groups(r, all_wrong: types.NonNegative = 0.25, epsilon: types.NonNegative = 1e-6) -> types.Array:
     """Divide by the group's std + epsilon; without a positive reward, times ``all_wrong``. LENS (arXiv 2510.08696)."""
-    best, _, _ = ops.segment_top(trajectories.total(r), r.group, ops.valid_rows(r))
+    best, _, _ = ops.segment_top(trajectories.uncharged(r), r.group, ops.valid_rows(r))
     by_spread = scaled(current(r), moments(r, ddof=1)[1], epsilon)
     return jnp.where(best[:, None] > 0, by_spread, all_wrong * current(r))
 

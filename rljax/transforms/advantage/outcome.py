@@ -20,7 +20,7 @@ def sign_weighted(r, positive: types.Number = 1.0, negative: types.Number = 1.0)
     Source: The Surprising Effectiveness of Negative Reinforcement (arXiv 2506.01347, section 3): PSR is (1, 0),
     NSR (0, 1), W-REINFORCE (0.1, 1). No group statistics; rewards other than exactly 0 and 1 get 0.
     """
-    reward = trajectories.total(r)
+    reward = trajectories.uncharged(r)
     return jnp.where(reward == 1.0, positive, 0.0) - jnp.where(reward == 0.0, negative, 0.0)
 
 

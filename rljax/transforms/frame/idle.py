@@ -13,9 +13,8 @@ Two clips train alike while every ratio is 1. The causes that end this, by name:
     N tokens    a row has more than N tokens
     name=value  another argument of the piece has this value
 
-``config.effects`` reports what is declared idle in a phase, and tests/transforms/test_idle.py compares every
-                   declaration with the
-gradient.
+``config.effects`` reports what is declared idle in a phase, and tests/transforms/test_idle.py compares each declaration
+with the gradient.
 """
 
 from collections.abc import Callable, Mapping

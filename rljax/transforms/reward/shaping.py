@@ -108,16 +108,16 @@ def confidence_penalty(r) -> types.Array:
 
 @define.reward(needs=define.reads("solver_success") | types.Needs(agents=True))
 def learnability(r, unsolved: types.Number = -0.5, malformed: types.Number = -1.0) -> types.Rollout:
-    """Pay a proposer 1 - s where the part "solver_success" s > 0, else ``unsolved``. Absolute Zero (2505.03335).
+    """Pay a proposer 1 - s if the part "solver_success" 0 < s < 1, else ``unsolved``. Absolute Zero (2505.03335).
 
     Agent 0 is the proposer; other agents keep what they were paid.
 
     Args:
-      unsolved: the reward of a problem that the solver never solves.
+      unsolved: the reward of a problem that the solver never or always solves.
       malformed: the reward of a problem out of form, whose outcome is UNPARSEABLE.
     """
     success = ops.part(r, "solver_success")
-    paid = jnp.where(success > 0, 1 - success, unsolved)
+    paid = jnp.where((success > 0) & (success < 1), 1 - success, unsolved)
     paid = jnp.where(field(r, "outcome") == types.Outcome.UNPARSEABLE, malformed, paid)
     return pay_instead(r, field(r, "agent") == 0, paid.astype(r.reward.dtype))
 

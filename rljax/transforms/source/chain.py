@@ -78,17 +78,17 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
 
 
 def _check_candidates(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
-    """Refuse pieces that would leave out rows before a piece that draws prompts by their results has seen them."""
+    """Refuse pieces that would leave out rows before a piece that draws by them, or acts on flat groups, reads them."""
     drawing, flying = roles.drawing, roles.flying
-    if drawing is None or drawing.select is types.Source.select:
-        return
-    if flying is not None and drawing.oversample > 1:
+    draws = drawing is not None and drawing.select is not types.Source.select
+    if draws and flying is not None and drawing.oversample > 1:
         raise ValueError(f"{spec}: {flying.spec} carries rows over, and {drawing.spec} reads all that a step draws.")
-    for p in pieces[: pieces.index(drawing)]:
-        if p.select is not types.Source.select and p is not flying:
-            raise ValueError(
-                f"{spec}: {p.spec} would select among rows that {drawing.spec} reads. Write {drawing.spec} before it."
-            )
+    for reader in [p for p in pieces if p.flat or (p is drawing and draws)]:
+        for p in pieces[: pieces.index(reader)]:
+            if p.select is not types.Source.select and p is not flying and (p is not drawing or p.oversample > 1):
+                raise ValueError(
+                    f"{spec}: {p.spec} would select among rows that {reader.spec} reads. Write {reader.spec} before it."
+                )
 
 
 def _check_flying(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:

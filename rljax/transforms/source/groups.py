@@ -76,7 +76,14 @@ def replaced(first: types.Rollout, second: types.Rollout, edit: types.Edit, star
 
 
 def put(mine: Array, new: T, old: T) -> T:
-    """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others; rollouts, or any arrays."""
+    """Return ``new`` in the rows where ``mine`` ``[B]`` is True, ``old`` in the others; rollouts, or any arrays.
+
+    Raises:
+      ValueError: one of them has a field that the other lacks.
+    """
+    one, two = ({jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(x)} for x in (new, old))
+    if one != two:
+        raise ValueError(f"{min(one ^ two)} is in the rows of this step or in those in their place, and not in both")
     return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(mine, x, y), new, old)
 
 

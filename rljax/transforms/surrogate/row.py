@@ -25,7 +25,7 @@ def to_reference(rollout: types.Rollout, scores: types.Scores) -> types.Array:
 
 
 def _desirable(r: types.Rollout, threshold):
-    return trajectories.total(r) > threshold
+    return trajectories.uncharged(r) > threshold
 
 
 def _shift(r: types.Rollout, s: types.Scores, a):

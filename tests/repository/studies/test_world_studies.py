@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.worlds import critics, maze, seeds, tic_tac_toe
+from experiments.worlds import critics, maze, seeds, tamper, tic_tac_toe
 from rljax.config import resolve
 
 pytestmark = pytest.mark.full
@@ -36,6 +36,18 @@ def test_the_page_of_digirl_compares_the_arms_of_each_seed(tmp_path):
     assert rows["`digirl()` minus `filtered_cloning()`"].startswith("20.0")
     seeds.draw(curves, "maze", tmp_path / "digirl.png")
     assert (tmp_path / "digirl.png").stat().st_size
+
+
+def test_the_page_of_tampering_compares_the_ends_of_the_arms():
+    def runs(free, locked):
+        at = [{"right": x, "paid": 0.9, "edited": 0.5, "right if locked": 0.3} for x in (0.4, free, locked)]
+        return {name: {"0": at[0], "1": at[1 + (name == "locked")]} for name in tamper.ARMS}
+
+    lines = tamper.table([runs(0.1, 0.5), runs(0.15, 0.56), runs(0.2, 0.59)], tamper.QUICK).splitlines()
+    assert "(primary) | -40.0 [" in lines[2] and lines[2].endswith("| holds |")
+    assert "| -25.0 [" in lines[3] and "| 0.0 |" in lines[6]
+    ends = {line.split(" | ")[0]: line.split(" | ")[1] for line in lines[9:]}
+    assert [ends[f"| {name}"].partition(" ")[0] for name in ("clone", "editable", "locked")] == ["40.0", "15.0", "55.0"]
 
 
 def test_the_page_of_tic_tac_toe_has_both_opponents_and_variances(tmp_path):

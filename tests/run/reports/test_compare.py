@@ -182,6 +182,38 @@ def test_what_else_differs_between_arms_is_named(tmp_path):
     assert rljax.compare([tmp_path], by=["algorithm", "learner.clip", "checkpoint.init"]).notes == []
 
 
+def test_differences_of_what_is_no_fraction_after_all_have_no_bound(tmp_path):
+    for name, values in {"grpo()": (-5.1, -4.9, -5.0), "rloo(kl=0.1)": (0.9, 0.8, 0.85)}.items():
+        for seed, value in enumerate(values):
+            write(tmp_path / f"{name[:4]}{seed}", name, seed)
+            log = tmp_path / f"{name[:4]}{seed}" / "metrics.jsonl"
+            records = [json.loads(line) | {"value/explained_variance": value} for line in log.read_text().splitlines()]
+            log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = rljax.compare([tmp_path], by="algorithm", metrics="value/explained_variance")
+    (gap,) = [row for row in result.differences if row["quantity"] == "value/explained_variance"]
+    assert gap["low"] < gap["mean"] < gap["high"] and 5.8 < gap["mean"] < 5.9
+
+
+def test_an_argument_is_averaged_over(tmp_path):
+    for number, kl in enumerate((0.1, 0.2, 0.3)):
+        write(tmp_path / str(number), f"grpo(kl={kl})", prompts=4 + (number > 0))
+    for options in ({}, {"by": ["task"]}):
+        result = rljax.compare([tmp_path], over="algorithm.kl", **options)
+        assert [len(arm.runs) for arm in result.arms] == [3]
+        assert not any("differ" in note for note in result.notes)
+    assert "evaluated on 5 prompts" in result.html()  # those of the first were left out
+
+
+def test_runs_whose_phases_are_at_other_steps_have_no_band(tmp_path):
+    for seed, first in enumerate((2, 6)):
+        phase = {"warm": {"steps": first}, "main": {"steps": 4}}
+        write(tmp_path / str(seed), seed=seed, phase=phase)
+        log = tmp_path / str(seed) / "metrics.jsonl"
+        history = [{"step": s + 1, "phase": "warm" if s < first else "main", "reward": s} for s in range(first + 4)]
+        log.write_text("".join(json.dumps(record) + "\n" for record in history))
+    assert "reward" in rljax.compare([tmp_path], by=["algorithm"]).html()
+
+
 @pytest.mark.parametrize(
     ("several", "options", "message"),
     [

@@ -53,6 +53,13 @@ def test_rollouts_are_shown_with_their_scores_and_escaped(tmp_path):
     assert shown(tmp_path) == shown(tmp_path / "rollouts.jsonl") == text
     assert "1+1=" in shown(tmp_path, step=4)
     assert "5+5=" not in shown(tmp_path, count=1)
+    numbered = [
+        {"step": 1, "index": i, "prompt": p, "completion": "", "reward": 0.0} for i, p in ((3, "7+1="), (4, "3+3="))
+    ]
+    assert "7+1=" in shown(numbered, prompt="3") and "3+3=" not in shown(numbered, prompt="3")
+    assert "3+3=" in shown(numbered, prompt="3+")
+    seats = [{"step": 1, "prompt": "p", "completion": "c", "reward": 1.0, "seat": 1, "agent": 1}]
+    assert "p" in shown(seats)
 
 
 def test_the_command_shows_rollouts_and_names_the_logged_steps(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.config import schema
-from rljax.methods.source import balances, conditions, forks, memory
+from rljax.methods.source import balances, budgets, conditions, experience, forks, memory, store
 from rljax.run import programs
 from rljax.training import states
 from rljax.transforms import ops, schedule, source, trajectories
@@ -80,11 +80,29 @@ def test_what_draws_prompts_by_results_is_written_before_what_leaves_rows_out():
     with pytest.raises(ValueError, match=r"dynamic\(.*select among rows that mopps.*reads\. Write mopps.* before it"):
         chain.chain([source.dynamic(2), source.mopps()])
     chain.chain([source.mopps(), source.dynamic(2)])
+    for late in (memory.arpo(), experience.base_samples(1), experience.unsolved()):
+        for early in (source.dynamic(2), budgets.adaptive()):
+            with pytest.raises(ValueError, match=r"select among rows that .* reads\. Write .* before it"):
+                chain.chain([early, late])
+        chain.chain([late, source.dynamic(2)])
+        chain.chain([source.mopps(), late])
     with pytest.raises(ValueError, match=r"replay\(.*balanced\(.*both store groups of earlier steps"):
         chain.chain([memory.replay(0.25, 1), balances.balanced(0.25, 0.75, 2)])
     chain.chain([conditions.conditioned(("a", "b")), memory.replay(0.25, 1)])  # whose pool is no group
     with pytest.raises(ValueError, match=r"rows that arpo\(.*has stored have no 'cut_reward' of the second pass"):
         chain.chain([forks.vine(2, 3), memory.arpo()])
+
+
+def test_rows_that_differ_in_their_fields_do_not_take_the_place_of_one_another():
+    rows = batch([0, 1], [[1, 0], [1, 0]])
+    more = rows.replace(advantage=rows.mask)
+    for one, other in ((more, rows), (rows, more)):
+        with pytest.raises(ValueError, match=r"\.advantage is in the rows of this step or in those in their place"):
+            groups.put(jnp.ones(4, bool), one, other)
+    kept = store.empty(rows.replace(parts={"gap": rows.reward}), 4)
+    with pytest.raises(ValueError, match="rows to store have no 'gap': write the piece that stores them before"):
+        store.put(kept, rows, jnp.ones(4, bool), jnp.ones(4))
+    assert "mask 0" in str(jax.tree.map(lambda x: "float32[4]", rows))  # texts in place of arrays, of another message
 
 
 def test_a_group_that_does_not_count_gets_no_stored_success():

@@ -233,6 +233,9 @@ def test_the_earliest_of_the_steps_that_later_ones_attend_to_most_are_cut():
     edit = edited(piece, rows, count=8)
     np.testing.assert_array_equal(edit.row[edit.used], [0, 0, 8, 8, 9, 9])  # ceil(2 / e) rows of the first group
     np.testing.assert_array_equal(edit.head.length[edit.used], [4, 7] * 3)
+    unjudged = np.full(16, int(types.Outcome.UNJUDGED))
+    by_reward = edited(piece, rows.replace(outcome=unjudged, reward=1.0 * (right == types.Outcome.CORRECT)), count=8)
+    np.testing.assert_array_equal(by_reward.row[by_reward.used], [0, 0, 8, 8, 9, 9])
     rewards = np.arange(8) / 10
     second = second_of(edit, 1, rewards).replace(outcome=right[:8])
     second.extra["attention"] = attention[:8]

@@ -64,7 +64,7 @@ def usable(every: Sequence[runs.Run], notes: Notes) -> list[runs.Run]:
 def short(run: runs.Run, every: Sequence[runs.Run]) -> str:
     """Return the path of a run without what the paths of all runs begin with."""
     folders = {os.path.dirname(other.path) for other in every}
-    common = os.path.commonpath(folders) if folders and "://" not in run.path else ""
+    common = "" if any("://" in folder for folder in folders) else os.path.commonpath(folders)
     return os.path.relpath(run.path, common) if common else run.path
 
 
@@ -83,7 +83,7 @@ def inferred(every: Sequence[runs.Run], over: str) -> list[str]:
     """Return the fewest fields that separate what the config separates, apart from ``over`` and neutral fields."""
     by: list[str] = []
     for field in differing(every):
-        if field not in (over, "task") and not field.startswith(NEUTRAL):
+        if field not in (over, "task") and not field.startswith(NEUTRAL) and not over.startswith(f"{field}."):
             more = [*by, field]
             if len(_grouped(every, more)) > len(_grouped(every, by)):
                 by = more
@@ -115,10 +115,12 @@ def group(every: Sequence[runs.Run], by: Sequence[str], over: str, notes: Notes)
     arms = [Arm(_name(by, values), dict(zip(by, values, strict=True)), {}) for values, _ in groups]
     for arm, (_, members) in zip(arms, groups, strict=True):
         for run in members:
-            first = arm.runs.setdefault(run.value(over), run)
+            value = run.value(over)
+            first = arm.runs.setdefault(tuple(value) if isinstance(value, list) else value, run)
             if first is not run:
                 _refuse(first, run, arm, over)
-        others = [field for field in differing(members) if field not in (over, "name", *by)]
+        held = [field for field in differing(members) if not over.startswith(f"{field}.")]
+        others = [field for field in held if field not in (over, "name", *by)]
         if others:
             notes[f"the runs differ in {', '.join(others)} as well as in {over}"].append(arm.name)
     with contextlib.suppress(ValueError):  # values that are not numbers

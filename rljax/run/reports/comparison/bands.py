@@ -99,6 +99,8 @@ def _band(ax, arm: arms.Arm, name: str, number: int) -> None:
     text, style = label(arm.name), plots.style(number)
     for phase in sorted(set.intersection(*(set(part) for part in parts))):
         steps = sorted(set.intersection(*(set(part[phase][0]) for part in parts)))
+        if not steps:  # the runs have this phase at other steps
+            continue
         rows = [plots.smooth(part[phase][1][np.isin(part[phase][0], steps)]) for part in parts]
         kept = np.unique(np.linspace(0, len(steps) - 1, _MOST_POINTS).round().astype(int))
         x, y = np.array(steps)[kept], np.array(rows)[:, kept]

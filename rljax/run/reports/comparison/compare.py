@@ -75,6 +75,7 @@ def compare(
         the same value of ``over``.
     """
     places = [places] if isinstance(places, str | os.PathLike) else places
+    by, metrics = ([names] if isinstance(names, str) else names for names in (by, metrics))
     every, notes = [runs.read(path, names=_LOGS) for path in runs.find(places)], collections.defaultdict(list)
     if step is not None:
         every = [run.until(step) for run in every]

@@ -1,5 +1,6 @@
 """The page of a comparison."""
 
+import collections
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -40,8 +41,8 @@ def _notes(result: results.Result) -> html.Html:
 
 
 def _evaluated(result: results.Result) -> str:
-    final = next((run.final for run in result.loaded if run.final), None)
-    task = arms.written(result.loaded[0].value("task"))
+    final = next((run.final for run in quantities.comparable(result.loaded, collections.defaultdict(list))), None)
+    task = ", ".join(dict.fromkeys(arms.written(run.value("task")) for run in result.loaded))
     counts = f", evaluated on {final['prompts']} prompts x {final['samples']} samples" if final else ""
     return f"Task: {task}{counts}."
 

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,12 @@ def mean(
     """Return the mean of runs, over runs and prompts if the values of the prompts of all of them are known."""
     values = _values(known)
     single = known[0] if len(known) == 1 else None
-    if any(x.mean < bounds[0] for x in known):  # the entropy of a density may be negative
-        bounds = intervals.ANY
-    return intervals.mean(values, over, single, bounds)
+    return intervals.mean(values, over, single, _within(known, bounds))
+
+
+def _within(known: Iterable[intervals.Prompts], bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the range of a quantity, no range if a run is outside: a density's entropy, an explained variance."""
+    return bounds if all(bounds[0] <= x.mean <= bounds[1] for x in known) else intervals.ANY
 
 
 def _values(known: Sequence[intervals.Prompts]) -> list[intervals.Values]:
@@ -173,7 +176,8 @@ def differences(
         if a and b:
             values = _values([*a.values(), *b.values()])
             one, other = dict(zip(a, values, strict=False)), dict(zip(b, values[len(a) :], strict=True))
-            estimate = intervals.difference(one, other, over, bounds(name))
+            of_both = _within([*a.values(), *b.values()], bounds(name))
+            estimate = intervals.difference(one, other, over, of_both)
             x, y = next(iter(a.values())), next(iter(b.values()))
             if len(a) == len(b) == 1 and not math.isnan(x.interval[0] + y.interval[0]):
                 estimate = intervals.difference_over_prompts(x, y, estimate.mean)
