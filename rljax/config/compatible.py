@@ -39,14 +39,12 @@ def check(phase: Phase, trains: bool = True) -> None:
     if not trains:
         return
     chosen, algorithm, task, name = phase.settings, phase.algorithm, phase.task, phase.name
-    prompts, samples, source = chosen.batch.prompts, chosen.batch.samples, algorithm.source
-    if (rows := prompts * samples * source.oversample * traits.traits(task).rows_of_episode) > limits.ROWS:
-        raise ValueError(
-            f"config.batch.prompts={prompts}, config.batch.samples={samples} (phase {name!r}): a step has {rows:,} "
-            f"rows, of at most {limits.ROWS:,}."
-        )
-    about, drawn, chunks = traits.traits(task), prompts * source.oversample, chosen.verifier.chunks
-    if about.host and about.whole and source.origin == "policy" and drawn % chunks:
+    prompts, samples, source, about = chosen.batch.prompts, chosen.batch.samples, algorithm.source, traits.traits(task)
+    drawn = prompts * source.oversample
+    if (rows := drawn * samples * about.rows_of_episode) > limits.ROWS:
+        given = f"config.batch.prompts={prompts}, config.batch.samples={samples} (phase {name!r})"
+        raise ValueError(f"{given}: a step has {rows:,} rows, of at most {limits.ROWS:,}.")
+    if about.host and about.whole and source.origin == "policy" and drawn % chosen.verifier.chunks:
         raise _wrong(phase, "verifier.chunks", f"must divide the {drawn} prompts of a step.")
     _inputs(phase)
     _source(phase)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rljax import transforms, types
 from rljax.transforms import define, ops, trajectories
-from rljax.transforms.advantage import credit, normalise
+from rljax.transforms.advantage import baseline, credit, normalise
 
 Piece = types.RolloutTransform
 Step = Literal["turn", "tag"]
@@ -212,8 +212,8 @@ def process_leave_one_out(r, gamma: types.Fraction = 1.0) -> types.Array:
     """
     paid = jnp.zeros_like(r.mask) if r.token_reward is None else jnp.where(r.mask > 0, r.token_reward, 0.0)
     total, length = (trajectories.summed(r, x) for x in (ops.row_sum(paid, r.mask)[:, 0], ops.length(r)))
-    reward, base = ops.reward(r), _others(r, total / jnp.maximum(length, 1))[:, None]
-    return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (reward - _others(r, reward))[:, None]
+    reward, base = ops.reward(r), baseline.others(r, total / jnp.maximum(length, 1))[:, None]
+    return trajectories.reward_to_go(r, gamma, (paid - base) * r.mask) + (reward - baseline.others(r, reward))[:, None]
 
 
 @define.advantage(needs=define.reads(extra=("segment", "cut_reward"), siblings=True))
@@ -225,16 +225,8 @@ def segment_rise(r) -> types.Array:
     leave-one-out advantage. Source: VinePPO (arXiv 2410.01679), whose V_0 is of continuations too.
     """
     cut, segment, reward = ops.extra(r, "cut_reward"), ops.extra(r, "segment"), ops.reward(r)[:, None]
-    value = jnp.concatenate([_others(r, reward[:, 0])[:, None], cut, reward], axis=1)
+    value = jnp.concatenate([baseline.others(r, reward[:, 0])[:, None], cut, reward], axis=1)
     return jnp.take_along_axis(jnp.diff(value, axis=1), segment, axis=1)
-
-
-def _others(r: types.Rollout, x: types.Array) -> types.Array:
-    """Return the mean of a number ``[B]`` over the other trajectories of its peers; its own if there are none."""
-    counts, once, peers = ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
-    x = jnp.where(counts > 0, x, 0.0)
-    number = ops.segment_total(once, peers) - counts
-    return jnp.where(number > 0, (ops.segment_total(x * once, peers) - x) / jnp.maximum(number, 1.0), x)
 
 
 @define.constructor("advantage")

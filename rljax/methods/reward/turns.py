@@ -10,11 +10,6 @@ from rljax.transforms.reward import shaping, steps
 PAID = types.Needs(token_reward=True)
 
 
-def _steps(r: types.Rollout):
-    """Return [B, T], 1 where a step ends: extra["step_end"], or trained tokens that are paid, charges aside."""
-    return jnp.where(r.extra.get("step_end", steps.payments(r)) != 0, r.mask, 0.0)
-
-
 def turns(r: types.Rollout) -> tuple[types.Array, types.Array]:
     """Return [B, T]: ids of (row, turn), and 1 on the last trained token of each."""
     ids = ops.dense(jnp.indices(r.mask.shape)[0], shaping.field(r, "turn"))
@@ -27,7 +22,7 @@ def clip_process(r, eta: types.Number) -> types.Rollout:
 
     A step ends where extra["step_end"] is 1, or without it at trained tokens whose token reward is not 0.
     """
-    ends = _steps(r)
+    ends = jnp.where(steps.ends(r), r.mask, 0.0)
     clipped = jnp.minimum(steps.payments(r) - eta, 0.0) * ends
     return extras.put(trajectories.repaid(r, clipped), {"step_end": ends})
 
@@ -39,7 +34,8 @@ def delta_process(r) -> types.Array:
     Undiscounted returns are then the steps' rewards, and repeating a good step adds nothing. Steps as in
     ``clip_process``.
     """
-    return -trajectories.gae(r, jnp.zeros_like(r.mask), steps.payments(r), _steps(r), 1.0, 0.0)
+    ends = jnp.where(steps.ends(r), r.mask, 0.0)
+    return -trajectories.gae(r, jnp.zeros_like(r.mask), steps.payments(r), ends, 1.0, 0.0)
 
 
 @define.reward(needs=PAID)

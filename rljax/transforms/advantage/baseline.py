@@ -13,17 +13,21 @@ def minus(r: types.Rollout, baseline: types.Array) -> types.Array:
     return normalise.current(r) - baseline[:, None]
 
 
+def others(r: types.Rollout, x: types.Array) -> types.Array:
+    """Return the mean of a number ``[B]`` over the other trajectories of its peers; its own if there are none.
+
+    They are those of the same agent in other episodes of the group (``trajectories.peers``).
+    """
+    counts, once, peers = ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
+    x = jnp.where(counts > 0, x, 0.0)
+    number = ops.segment_total(once, peers) - counts
+    return jnp.where(number > 0, (ops.segment_total(x * once, peers) - x) / jnp.maximum(number, 1.0), x)
+
+
 @define.advantage(needs=normalise.SIBLINGS)
 def leave_one_out(r) -> types.Array:
-    """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740).
-
-    Other rows are the rows of the same agent in other episodes (``trajectories.peers``).
-    """
-    reward, valid, once, peers = trajectories.total(r), ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
-    others = ops.segment_total(once, peers) - valid
-    paid = jnp.where(valid > 0, reward, 0.0)
-    mean = (ops.segment_total(jnp.where(once > 0, reward, 0.0), peers) - paid) / jnp.maximum(others, 1.0)
-    return minus(r, jnp.where(others > 0, mean, reward))
+    """Subtract the mean reward of the group's other rows: r_i - mean over j != i of r_j. RLOO (arXiv 2402.14740)."""
+    return minus(r, others(r, trajectories.total(r)))
 
 
 @define.advantage(needs=lambda a: define.reads(a["name"]))

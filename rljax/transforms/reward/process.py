@@ -15,18 +15,13 @@ from rljax.transforms.reward import steps
 PAID = types.Needs(token_reward=True)
 
 
-def _ends(r: types.Rollout):
-    """Return bool [B, T], where a step ends: extra["step_end"], or trained tokens that the task pays something."""
-    return (r.extra.get("step_end", steps.payments(r)) != 0) & (r.mask > 0)
-
-
 def _needs(a) -> types.Needs:
     return PAID | modules.needs(a["module"], field="process")
 
 
 def _read(r: types.Rollout, module: str):
     """Return (where a step ends [B, T], the logit that it is right [B, T], whether all logits of a row are finite)."""
-    ends, logit = _ends(r), modules.score(r, module, "process")
+    ends, logit = steps.ends(r), modules.score(r, module, "process")
     return ends, logit, jnp.all(jnp.isfinite(logit) | ~ends, axis=1)
 
 
@@ -82,4 +77,4 @@ def continuations(r, threshold: types.Fraction = 0.0) -> types.Array:
       threshold: the share of right continuations that a right step exceeds.
     """
     share = trajectories.prefixes(r, trajectories.correct(r).astype(r.mask.dtype))[0]
-    return jnp.where(_ends(r), jnp.where(share > threshold, r.mask, -r.mask), 0.0)
+    return jnp.where(steps.ends(r), jnp.where(share > threshold, r.mask, -r.mask), 0.0)

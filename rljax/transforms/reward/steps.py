@@ -14,6 +14,11 @@ def payments(r: types.Rollout) -> types.Array:
     return jnp.where(r.mask > 0, r.extra.get("paid", shaping.field(r, "token_reward")), 0.0)
 
 
+def ends(r: types.Rollout) -> types.Array:
+    """Return bool [B, T], where a step ends: extra["step_end"], or trained tokens that are paid, charges aside."""
+    return (r.extra.get("step_end", payments(r)) != 0) & (r.mask > 0)
+
+
 @define.reward(needs=TURNS)
 def improvement(r, alpha: types.NonNegative = 10.0) -> types.Array:
     """Add alpha (r2 - r1) at the last trained token of turn 1: token rewards of turns 1 and 0. SCoRe (2409.12917).

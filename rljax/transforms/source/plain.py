@@ -45,7 +45,8 @@ def guided_below(below: types.Number = 0.5, demonstrations: types.Count = 1) -> 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         tally, place = groups.tally(rollout), groups.place(rollout)
         weak = ((tally.reward < below) & (tally.count > 0))[place]
-        used = groups.by_policy(rollout) | weak
+        last = groups.sample(rollout) >= groups.size(rollout) - demonstrations  # not what a memory has put before them
+        used = groups.by_policy(rollout) | ~last | weak
         return rollout.replace(valid=jnp.where(used, ops.valid_rows(rollout), 0.0)), pool
 
     return types.Source(demonstrated=demonstrations, off_policy=True, select=select)

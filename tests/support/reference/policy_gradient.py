@@ -282,7 +282,8 @@ def vine_ppo(d, kl=1e-4):
     """A segment's credit is the rise from its value to the next one's: others' mean, cuts, own reward; token mean."""
     a = {}
     for i, ts in parts.rows(d):
-        others = [d["reward"][j] for j in parts.group(d, i) if j != i] or [d["reward"][i]]
+        peers = [j for j in parts.group(d, i) if d["agent"][j] == d["agent"][i]]
+        others = [d["reward"][j] for j in peers if j != i] or [d["reward"][i]]
         value = [np.mean(others), *d["extra"]["cut_reward"][i], d["reward"][i]]
         a |= {(i, t): value[s + 1] - value[s] for t in ts for s in [int(d["extra"]["segment"][i, t])]}
     term = clip_loss(d, a)

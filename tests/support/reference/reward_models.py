@@ -70,7 +70,7 @@ def math_shepherd(d, threshold=0.0):
 
 
 def _others(d, values, i):
-    members = [j for j in parts.group(d, i) if j != i]
+    members = [j for j in parts.group(d, i) if j != i and d["agent"][j] == d["agent"][i]]
     return sum(values[j] for j in members) / len(members) if members else values[i]
 
 

@@ -10,7 +10,7 @@ from rljax.methods.source import balances, budgets, conditions, experience, fork
 from rljax.run import programs
 from rljax.training import states
 from rljax.transforms import ops, schedule, source, trajectories
-from rljax.transforms.source import chain, groups
+from rljax.transforms.source import chain, groups, plain
 from tests.methods.memories_cases import KEY, batch, problems
 from tests.support import tiny
 
@@ -103,6 +103,14 @@ def test_rows_that_differ_in_their_fields_do_not_take_the_place_of_one_another()
     with pytest.raises(ValueError, match="rows to store have no 'gap': write the piece that stores them before"):
         store.put(kept, rows, jnp.ones(4, bool), jnp.ones(4))
     assert "mask 0" in str(jax.tree.map(lambda x: "float32[4]", rows))  # texts in place of arrays, of another message
+
+
+def test_demonstrations_of_weak_groups_leave_stored_rows_as_they_are():
+    shown = np.array([1, 1, 0, 1, 1, 0], np.float32)  # the last sample of a group is a demonstration
+    steps = [batch([0, 1], [[1, 1, 1], [1, 0, 1]], n).replace(on_policy=shown) for n in (0, 6)]
+    (_, rows), _ = ran([memory.rlep(1), plain.guided_below(0.5)], *steps)
+    np.testing.assert_array_equal(rows.on_policy, [1, 0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(rows.valid, [1, 1, 0, 1, 1, 0])
 
 
 def test_a_group_that_does_not_count_gets_no_stored_success():
