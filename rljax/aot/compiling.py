@@ -20,7 +20,8 @@ from rljax.host import flops, memory
 from rljax.language import parse
 from rljax.models.network import reads
 from rljax.run import programs
-from rljax.training import phases, sharding, steps, traces
+from rljax.training import phases, steps, traces
+from rljax.training.learning import gradients
 
 SAMPLED = ("rollout", "part")
 NAMES = ("rollout", "score", "update", "fused", *traces.PARTS)
@@ -95,7 +96,7 @@ def make(
             if isinstance(error, ValueError) and "config.task" not in str(error):
                 raise
             raise ValueError(f"{error}. To fix: set --prompt_length and --completion_length.") from error
-    config.task = schema.default().task  # unused; the default needs no files
+    config.task, config.phase[config.phases[-1]].task = schema.default().task, None  # unused; it needs no files
     tokenizer: Any = shapes.Tokens(config.model.vocabulary) if config.model.vocabulary else None
     return programs.build(config, tokenizer, devices=target.devices, task=shapes.Filler(*tokens))
 
@@ -154,10 +155,7 @@ def _score(setup: phases.Setup, params: types.Tree, rows: types.Rollout) -> type
         assert logp is not None
         return logp
 
-    if setup.learner.microbatches == 1:
-        return one(rows)
-    split = jax.tree.map(lambda x: x.reshape((setup.learner.microbatches, -1, *x.shape[1:])), rows)
-    return jax.lax.map(one, sharding.constrain(split, setup.mesh, leading=1))
+    return gradients.map_rows(one, rows, setup)
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ from rljax.bench import (
 )
 from rljax.config import files, schema
 from rljax.host import backends
+from rljax.language import parse
 
 FLAGS = flags.FLAGS
 
@@ -81,18 +82,15 @@ def _config() -> schema.ConfigDict:
     f = FLAGS
     config = files.load(*f.config.split(":", 1)) if f.config else shapes.config()
     shapes.set_model(config, f.shape)
-    config.batch.prompts, config.batch.samples = f.prompts, f.samples
+    for batch in (config.batch, config.phase[config.phases[-1]].batch):
+        batch.prompts, batch.samples = f.prompts, f.samples
     return _set(config)
 
 
 def _set(config: schema.ConfigDict) -> schema.ConfigDict:
     """Set the fields of --set, such as "learner.lanes=2", in place."""
     for edit in FLAGS.set:
-        field, _, value = edit.partition("=")
-        try:
-            files.override(config, field, json.loads(value))
-        except json.JSONDecodeError:
-            files.override(config, field, value)
+        files.override(config, *parse.setting(edit))
     return config
 
 

@@ -91,7 +91,7 @@ def _predicted(name: str, folder: pathlib.Path, end: float, quick: bool) -> dict
     if "--steps" in words:
         place = words.index("--steps")
         del words[place : place + 2]
-    words = [renamed.get(word, word).replace("=true", "=True") for word in words]
+    words = [renamed.get(word, word) for word in words]
     done = _finished(["aot", *words, "--target", "attached", "--programs", "fused", "--json", str(out)], end)
     if done is None:
         return {"error": _LATE}

@@ -68,7 +68,8 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """Return the value of a Python literal; a text that is not one is returned unchanged."""
+    """Return the value of a Python literal, or of JSON's true or false; another text is returned unchanged."""
+    text = {"true": "True", "false": "False"}.get(text, text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)

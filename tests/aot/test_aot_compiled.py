@@ -352,6 +352,9 @@ def test_without_a_tpu_a_command_prints_no_errors_of_libtpu_and_the_compiler_is_
 def test_a_task_without_its_files_is_refused_with_the_flags_that_replace_it():
     with pytest.raises(ValueError, match="--prompt_length and --completion_length"):
         compiling.make(files.load("gsm8k"), target())
+    config = files.load("quickstart", "quick")
+    config.phase[config.phases[-1]].task = "jsonl('/nowhere/rows.jsonl', reward='boxed', completion_length=16)"
+    assert compiling.make(config, target(), (8, 8)).setups[0].task.prompt_length == 8
 
 
 def test_which_braces_end_a_computation():

@@ -9,6 +9,7 @@ import pytest
 from rljax import bench
 from rljax.bench import choices, tune, workers
 from rljax.config import files, schema
+from rljax.language import parse
 from tests.support import tiny
 
 
@@ -145,6 +146,8 @@ def test_fields_are_set_where_they_have_an_effect_on_the_last_phase():
     edits = {"phase.main.sampler.draw": "gumbel", "phase.main.learner.share_prompt": False, "cpu_devices": 2}
     flags, lines = tune.words(edits)
     assert flags.startswith("--set phase.main.sampler.draw=gumbel --set phase.main.learner.share_prompt=false")
+    for flag, (field, value) in zip(flags.split("--set ")[1:], edits.items(), strict=True):
+        assert parse.setting(flag.strip()) == (field, value)  # as every command reads it
     exec("\n".join(lines), {"config": config})
     assert [workers.value(config, f) for f in ("sampler.draw", "learner.share_prompt")] == ["gumbel", False]
     assert config.cpu_devices == 2

@@ -279,6 +279,11 @@ def test_a_critic_reads_the_trunk_and_a_reward_model_its_head(tmp_path):
     assert stored["score.weight"].shape == (1, 16) and "lm_head.weight" not in stored
     assert config["architectures"] == ["Qwen3ForSequenceClassification"] and config["id2label"] == {"0": "LABEL_0"}
     assert families.read(config) == fields and config["torch_dtype"] == config["dtype"] == "float32"
+    for labels in ({"0": "NEG", "1": "NEU"}, None):  # of another classifier
+        (tmp_path / "policy" / "config.json").write_text(json.dumps({**STORED["qwen3"]["config"], "id2label": labels}))
+        place = str(tmp_path / f"labels-{labels is None}")
+        weights.save(place, scalar, reward, like=str(tmp_path / "policy"))
+        assert weights.config(place)["id2label"] == {"0": "LABEL_0"}
     older = write(tmp_path / "older", "qwen3", lambda made: {**with_head(made), "score.weight": np.arange(16.0)})
     np.testing.assert_array_equal(weights.load(older, scalar)["scalar"], np.arange(16))
 

@@ -100,6 +100,8 @@ def test_an_optimizer_may_read_the_loss_and_no_more():
     assert moved[0] == 0.1 and moved[-1] == 0.05
     with pytest.raises(ValueError, match="lbfgs"):
         optimizers.parts("lbfgs()", "test")
+    with pytest.raises(ValueError, match="unknown name 'noisy_sgd'"):  # no checkpoint could store its key
+        optimizers.parts("noisy_sgd(0.01)", "test")
 
 
 @pytest.mark.parametrize(

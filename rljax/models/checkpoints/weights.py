@@ -261,7 +261,8 @@ def save(
     fields = families.write(architecture, kind if kind in families.FAMILIES else "")
     stored = dtype or str(params["embedding"].dtype)
     kept = families.kept(model)
-    fields |= {key: kept.get(key, {}) | value for key, value in fields.items() if isinstance(value, dict)}
+    merged = [key for key, value in fields.items() if isinstance(value, dict) and "label" not in key]
+    fields |= {key: (kept.get(key) or {}) | fields[key] for key in merged}  # labels follow from the head alone
     fields = {**kept, **fields, "dtype": stored, "torch_dtype": stored}  # transformers 5, 4
     remote = storage.remote(folder)  # a remote folder cannot be renamed atomically: config.json is written last
     draft = target if remote else target.parent / f"{target.name}.{uuid.uuid4().hex[:8]}.partial"

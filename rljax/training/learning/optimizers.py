@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 Parts = Sequence[optax.GradientTransformation]
 HOST = "pinned_host"  # memory kind of offloaded optimizer state
 _OTHERS = {"lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch", "sophia"}
-_OTHERS |= {"differentially_private_aggregate", "dpsgd"}
+_OTHERS |= {"differentially_private_aggregate", "dpsgd", "add_noise", "noisy_sgd"}  # the last two store a typed key
 _TOWER = ("tower", "projector")  # names of parameters begin so
 
 
