@@ -80,10 +80,11 @@ def _roles(pieces: Sequence[types.Source]) -> _Roles:
 def _check_candidates(spec: str, pieces: Sequence[types.Source], roles: _Roles) -> None:
     """Refuse pieces that would leave out rows before a piece that draws by them, or acts on flat groups, reads them."""
     drawing, flying = roles.drawing, roles.flying
-    draws = drawing is not None and drawing.select is not types.Source.select
-    if draws and flying is not None and drawing.oversample > 1:
+    if drawing is not None and drawing.select is types.Source.select:
+        drawing = None
+    if drawing is not None and flying is not None and drawing.oversample > 1:
         raise ValueError(f"{spec}: {flying.spec} carries rows over, and {drawing.spec} reads all that a step draws.")
-    for reader in [p for p in pieces if p.flat or (p is drawing and draws)]:
+    for reader in [p for p in pieces if p.flat or p is drawing]:
         for p in pieces[: pieces.index(reader)]:
             if p.select is not types.Source.select and p is not flying and (p is not drawing or p.oversample > 1):
                 raise ValueError(
