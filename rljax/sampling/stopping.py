@@ -22,7 +22,7 @@ class Table:
     """Transitions of the automaton by token; ``build`` returns one."""
 
     transition: np.ndarray  # [states, V], smallest unsigned type; state 0: no prefix; the last: a complete string
-    begins: np.ndarray  # [V] bool, whether a string can begin with the first byte of the token
+    at_start: np.ndarray  # the same of a text that begins with a string; the last but one: it does not
 
     def start(self, rows: int) -> Array:
         """Return the state [rows] of rows without a token."""
@@ -53,21 +53,20 @@ class Table:
 
         It is ``count`` if no string ends the row, or if text and string share a token.
         """
-        width = self.transition.shape[0] - 1  # no string has more bytes, and so tokens, than this
+        width = self.at_start.shape[0] - 2  # no string has more bytes, and so tokens, than this
         column = count[:, None] - width + jnp.arange(width)[None, :]
         tail = jnp.take_along_axis(token, jnp.maximum(column, 0), axis=1)
+        table = jnp.asarray(self.at_start, jnp.int32)
 
         def step(i: Array, states: tuple[Array, Array]) -> tuple[Array, Array]:  # one automaton for each first token
             _, state = states
-            following = self.advance(state, jnp.broadcast_to(tail[:, i, None], state.shape))
+            following = table[state, jnp.broadcast_to(tail[:, i, None], state.shape)]
             read = (jnp.arange(width)[None, :] <= i) & (column[:, i, None] >= 0)
             return state, jnp.where(read, following, state)
 
-        before, after = jax.lax.fori_loop(0, width, step, (jnp.zeros(tail.shape, self.transition.dtype),) * 2)
-        completed = self.matched(after) & ~self.matched(before) & (column >= 0)
-        first = jnp.max(jnp.where(completed, column, -1), axis=1)  # the automaton of a later token sees no whole string
-        begins = jnp.asarray(self.begins)[jnp.take_along_axis(token, jnp.maximum(first, 0)[:, None], axis=1)[:, 0]]
-        return jnp.where((first >= 0) & begins, first, count)
+        before, after = (x == len(table) - 1 for x in jax.lax.fori_loop(0, width, step, (jnp.zeros_like(tail),) * 2))
+        first = jnp.max(jnp.where(after & ~before & (column >= 0), column, -1), axis=1)
+        return jnp.where(first >= 0, first, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +118,15 @@ def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: in
         raise ValueError(f"stop strings {tuple(strings)!r}: expected one or more texts, none of them empty")
     if vocabulary < len(pieces):
         raise ValueError(f"stop strings: {len(pieces)} pieces for {vocabulary} columns of logits")
-    after_byte = _automaton([text.encode() for text in strings])
+    patterns = [text.encode() for text in strings]
+    anywhere, at_start = _anywhere(patterns), _at_start(patterns)
+    return Table(_by_token(anywhere, 0, pieces, vocabulary), _by_token(at_start, -2, pieces, vocabulary))
+
+
+def _by_token(after_byte: np.ndarray, failed: int, pieces: Sequence[bytes | None], vocabulary: int) -> np.ndarray:
+    """Return the state after each token, [states, V]; after a special token that of number ``failed``."""
     states = np.arange(len(after_byte), dtype=after_byte.dtype)
-    table = np.zeros((len(states), vocabulary), after_byte.dtype)
+    table = np.full((len(states), vocabulary), states[failed])
     table[-1] = states[-1]
     texts = sorted(((i, p) for i, p in enumerate(pieces) if p is not None), key=lambda entry: -len(entry[1]))
     ids = np.array([i for i, _ in texts], np.int64)
@@ -131,24 +136,40 @@ def build(strings: Sequence[str], pieces: Sequence[bytes | None], vocabulary: in
         columns = ids[: len(texts)]
         table[:, columns] = after_byte[table[:, columns], np.array([p[k] for _, p in texts])[None, :]]
         k += 1
-    patterns = [text.encode() for text in strings]
-    begins = np.zeros(vocabulary, bool)
-    for i, piece in enumerate(pieces):
-        begins[i] = bool(piece) and any(p.startswith(piece) or piece.startswith(p) for p in patterns)
-    return Table(table, begins)
+    return table
 
 
-def _automaton(patterns: Sequence[bytes]) -> np.ndarray:
+def _numbered(patterns: set[bytes]) -> dict[bytes, int]:
+    """Return the states of proper prefixes of patterns, the empty one first, and that of a whole one, the last."""
+    prefixes = sorted({p[:n] for p in patterns for n in range(len(p))}, key=len)
+    return {prefix: i for i, prefix in enumerate(prefixes)} | dict.fromkeys(patterns, len(prefixes))
+
+
+def _anywhere(patterns: Sequence[bytes]) -> np.ndarray:
     """Return the state after each byte, [states, 256], of the smallest unsigned type; the last state is absorbing."""
     # A pattern that contains another never matches first; without such patterns, no prefix contains a pattern.
     needed = {p for p in patterns if not any(q in p for q in patterns if q != p)}
-    prefixes = sorted({p[:n] for p in needed for n in range(len(p))}, key=len)
-    state = {prefix: i for i, prefix in enumerate(prefixes)} | dict.fromkeys(needed, len(prefixes))
-    after = np.full((len(prefixes) + 1, 256), len(prefixes), np.min_scalar_type(len(prefixes)))
-    for i, prefix in enumerate(prefixes):
-        # the other bytes continue the longest proper suffix that is also a prefix
-        shorter = next((prefix[n:] for n in range(1, len(prefix) + 1) if prefix[n:] in state), None)
-        after[i] = 0 if shorter is None else after[state[shorter]]
-        for longer in {p[: len(prefix) + 1] for p in needed if p.startswith(prefix)}:
-            after[i, longer[-1]] = state[longer]
+    state = _numbered(needed)
+    last = max(state.values())
+    after = np.full((last + 1, 256), last, np.min_scalar_type(last))
+    for prefix, i in state.items():
+        if i < last:
+            # the other bytes continue the longest proper suffix that is also a prefix
+            shorter = next((prefix[n:] for n in range(1, len(prefix) + 1) if prefix[n:] in state), None)
+            after[i] = 0 if shorter is None else after[state[shorter]]
+            for longer in {p[: len(prefix) + 1] for p in needed if p.startswith(prefix)}:
+                after[i, longer[-1]] = state[longer]
+    return after
+
+
+def _at_start(patterns: Sequence[bytes]) -> np.ndarray:
+    """Return the same for texts that begin with a pattern; the last state but one is that of other texts."""
+    needed = {p for p in patterns if not any(p.startswith(q) for q in patterns if q != p)}
+    state = _numbered(needed)
+    failed = max(state.values())
+    after = np.full((failed + 2, 256), failed, np.min_scalar_type(failed + 1))
+    after[-1] = failed + 1
+    for pattern in needed:
+        for n, byte in enumerate(pattern):
+            after[state[pattern[:n]], byte] = state[pattern[: n + 1]] + (n + 1 == len(pattern))
     return after

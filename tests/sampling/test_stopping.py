@@ -100,6 +100,20 @@ def test_the_string_that_ends_a_row_is_found():
     assert cases == {(False, False), (True, True), (True, False)}  # the last: text and string share a token
 
 
+@pytest.mark.parametrize(
+    ("strings", "token", "expected"),
+    [
+        (("**\n",), [1, 2, 4], [1, 0]),
+        (("**\n",), [1, 2, 3], [1, 2, 3]),  # "4***" and a line feed: the string begins inside of the second token
+        (("\n", "*\n*"), [1, 3], [1, 3]),  # of two strings, one of which holds the other
+    ],
+)
+def test_what_is_before_a_string_is_kept(strings, token, expected):
+    ends = sampling.Ends((0,), 0, stopping.build(strings, [None, b"4", b"**", b"*\n", b"\n"], 5))
+    closed, kept = ends.closed(jnp.array([token]), jnp.ones((1, len(token))))
+    assert closed[kept > 0].tolist() == expected
+
+
 def test_a_string_in_what_is_given_does_not_end_what_follows():
     table = stopping.build(("bb",), [b"a", b"b", None], 3)
     token = jnp.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]], jnp.int32)
