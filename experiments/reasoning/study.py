@@ -77,7 +77,7 @@ TOPICS = {
         ),
     ),
     "rates": Topic(
-        ("GRPO", "NSR", SLOW, SLOW_NSR, FAST, FAST_NSR),
+        ("GRPO", "NSR", SLOW, SLOW_NSR, FAST, FAST_NSR, SHORT),
         (
             Claim("At 3e-5 and equal KL, NSR has a higher pass@256", SLOW_NSR, SLOW, "pass@256", matched="kl"),
             Claim("At 3e-4 and equal KL, NSR has a higher pass@256", FAST_NSR, FAST, "pass@256", matched="kl"),
@@ -85,7 +85,7 @@ TOPICS = {
             Claim("At 3e-4 and equal KL, NSR has a lower pass@1", FAST_NSR, FAST, "pass@1", below=True, matched="kl"),
             Claim(f"{SLOW_NSR} raises pass@256", SLOW_NSR, "base", "pass@256"),
             Claim("After equally many samples, GRPO at 3e-4 is above GRPO at 1e-4 in pass@1", FAST, "GRPO", "pass@1"),
-            Claim("At equal KL, GRPO at 3e-5 is above GRPO at 1e-4 in pass@1", SLOW, "GRPO", "pass@1", matched="kl"),
+            Claim(f"At equal KL, GRPO at 3e-5 is above {SHORT} in pass@1", SLOW, SHORT, "pass@1", matched="kl"),
             Claim(
                 "At equal KL, NSR at 3e-5 is above NSR at 1e-4 in pass@256", SLOW_NSR, "NSR", "pass@256", matched="kl"
             ),
