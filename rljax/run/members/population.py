@@ -83,7 +83,8 @@ def evolve(
       rounds: their number.
       steps: updates of a round.
       share: share of the members, at least one, that continue from one of as many best ones, drawn at random.
-      factors: numbers of a member that continues another one are multiplied by one of these, drawn for each.
+      factors: numbers of a member that continues another one are multiplied by one of these, drawn for each; it keeps
+        those of the other one if a field refuses what they would be.
       score: of the result of a round; the larger, the better.
       progress: as in ``train_many``.
 
@@ -113,8 +114,19 @@ def evolve(
         storage.write(folder / "population.json", json.dumps([_described(r) for r in done], indent=1) + "\n")
         if max(scores) == -np.inf:
             raise ValueError(f"{_WORD}: all members of round {number} failed, or have no score: {runs[0].failure}")
-        parents, members = select(scores, members, share, factors, np.random.default_rng([config.seed, number]))
+        before = members
+        parents, members = select(scores, before, share, factors, np.random.default_rng([config.seed, number]))
+        members = [x if _allowed(config, x) else before[p] for x, p in zip(members, parents, strict=True)]
     return done
+
+
+def _allowed(config: schema.ConfigDict, values: Values) -> bool:
+    """Return whether the fields accept the numbers of a member."""
+    try:
+        sweep.expand([values], config)
+    except ValueError:
+        return False
+    return True
 
 
 def in_rounds(config: schema.ConfigDict, count: int, steps: int) -> schema.ConfigDict:

@@ -54,6 +54,11 @@ def test_rounds_are_phases_that_continue():
         population.evolve(config(), {RATE: [1e-3, 2e-3], "algorithm.kl": [0.1]}, "unused", rounds=1, steps=1)
 
 
+def test_numbers_that_a_field_refuses_are_not_allowed():
+    assert population._allowed(config(), {RATE: 2e-3, "sampler.top_p": 0.9})
+    assert not population._allowed(config(), {RATE: 2e-3, "sampler.top_p": 1.125})
+
+
 @pytest.mark.full
 def test_a_population_forks_its_best_members(tmp_path):
     values = {RATE: [1e-3, 2e-3, 3e-3]}
