@@ -90,8 +90,9 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     if "--help" in argv:
         print(module.__doc__)
         if reads_flags:
-            _, _, listed = flags.FLAGS.module_help(module).strip().partition("\n")  # without the module's name
-            print(f"flags:\n{listed}")
+            print("flags:")
+            for defining in sorted(d for d in flags.FLAGS.flags_by_module_dict() if d.startswith("rljax.")):
+                print(flags.FLAGS.module_help(defining).strip().partition("\n")[2])  # without the module's name
         if hasattr(module, "after_help"):
             module.after_help()
         return

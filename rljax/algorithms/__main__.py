@@ -42,7 +42,7 @@ def trains(algorithm: types.Algorithm) -> str:
     if (task := algorithms.task_of(name)) and (unsupplied or parts):
         return f"with a task such as `{task}`: {', '.join((*unsupplied, *(f'`{p}`' for p in parts)))}"
     if unsupplied:
-        return f"only on arrays: no {', '.join(unsupplied)}"
+        return f"with a setting in COVERAGE.md: {', '.join(unsupplied)}"
     if named := inputs.untrained(algorithm):
         return f"with {', '.join(f'`config.module.{name}`' for name in named)}"
     return f"with a task that reports {', '.join(f'`{p}`' for p in parts)}" if parts else "yes"
@@ -141,7 +141,7 @@ def after_help() -> None:
     """Print what follows the text of ``--help``: the meaning of the columns."""
     legend = [f"  {name:<15} {meaning}" for name, meaning in {**READS, **NAMED}.items()]
     trained = (
-        'The column "trains in the loop": yes; with a task that reports these parts; with a world; or only on arrays.'
+        'The column "trains in the loop": yes; with a task that reports these parts; with a world; or with a setting.'
     )
     print("\n".join([*legend, "", trained]))
 

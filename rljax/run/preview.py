@@ -45,7 +45,8 @@ def lines(
     simulated = resolved.config.copy_and_resolve_references()
     sizes = resolved.settings.mesh
     simulated.cpu_devices = devices or math.prod(max(1, size) for size in sizes.axes.values()) + sizes.rollout
-    simulated.model.scan = True  # shapes are the same, and the layers are traced once
+    if simulated.model.kind == "transformer":
+        simulated.model.scan = True  # shapes are the same, and the layers are traced once
     jax.config.update("jax_platforms", "cpu")
     stored = directory.read("tokenizer.model")
     program = programs.build(simulated, None if stored is None else tokenizers.load(stored))

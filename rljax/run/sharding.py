@@ -130,13 +130,14 @@ def page(program: programs.Program) -> str:
     lines += ["", "on each device"]
     lines += [f"  {part:13}{messages.size(count):>10}" for part, count in sizes(state).items()]
     lines.append(f"  {'total':13}{messages.size(sum(row.bytes for row in arrays)):>10}")
-    total, gathered = resident(program, state.params["policy"])
-    dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
-    lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
-    if layout == "update":
-        lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
-    moved = f"of which {messages.size(gathered)} are gathered, once per rollout"
-    lines.append(f"  {'resident':13}{messages.size(total):>10}, {moved}")
+    if program.settings.model.kind == "transformer":
+        total, gathered = resident(program, state.params["policy"])
+        dtype, layout = program.policy.architecture.dtype, program.phases[-1].settings.sampler.layout
+        lines += ["", f"weights of a rollout, in {dtype} (sampler.layout={layout!r})"]
+        if layout == "update":
+            lines.append("  sharded as above; axes fsdp and expert are gathered for every token, a layer at a time")
+        moved = f"of which {messages.size(gathered)} are gathered, once per rollout"
+        lines.append(f"  {'resident':13}{messages.size(total):>10}, {moved}")
     if program.rollout is not None:
         moved = memory.held(program.sampler.steps[-1].shape.params["policy"])
         lines.append(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.run import convert, loop
+from rljax.run import convert, loop, sharding
 from rljax.run.evaluation import evaluate, loading
 from rljax.run.reports.comparison import quantities
 from tests.run.members import test_many
@@ -108,6 +108,7 @@ def test_a_run_resumes_bit_for_bit(fields, tmp_path):
 def test_an_evaluation_has_the_returns_of_whole_episodes():
     """The mean is near the exact expected return, and the greedy mean is the return of the most probable actions."""
     program, _, state = control.started(seam__source="unrolled(2)")
+    assert sharding.page(program).count("resident") == 0  # the weights of rollouts are those of updates
     params = jax.tree.map(
         lambda x: x + 0.5 * jax.random.normal(jax.random.key(x.size), x.shape), state.params["policy"]
     )

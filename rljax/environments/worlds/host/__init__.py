@@ -38,7 +38,7 @@ one for each seat; another value holds for every seat. ``next_seat`` writes the 
 told until their own. With a chat template, a seat that is told something before its turn passes: it has written an
 empty message.
 
-``config.task = "world('my_module:MyWorld', rows='problems.jsonl')"`` names a class; see ``task.world``.
+``config.task = "world('my_module:MyWorld', path='problems.jsonl')"`` names a class; see ``task.world``.
 
 ===================  ===================================================================================================
 ``task.py``          ``world``, the constructor, and ``HostWorld``, the task: examples, prompts, demonstrations, tokens
