@@ -380,7 +380,7 @@ def test_a_check_names_what_would_run_and_writes_nothing(tmp_path):
     size = int(re.search(r"policy ([\d,]+)", text)[1].replace(",", ""))
     assert f"params {4 * size / 1024:.2f} KiB" in text  # float32
     assert not (tmp_path / "run").exists()
-    assert "value_error" in "\n".join(preview.lines(files.load("control"), tmp_path / "control"))  # no language model
+    assert "value_error" in "\n".join(preview.lines(files.load("control"), tmp_path / "control", devices=8))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(files.dumps(tiny.config("rloo()")))
     with pytest.raises(ValueError, match=r"run of another config.*\n.*algorithm"):
