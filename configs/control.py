@@ -9,7 +9,7 @@ The policy balances a pole on a cart, ``cartpole``. The same algorithm as for to
 layers of 64 units: a row is a window of 128 steps of an episode, which goes on in the next row of its place. Others:
 ``configs/control.py:pendulum``, return -158 (means of five seeds), ``:acrobot``, -81, ``:mountain_car``, 95.7,
 ``:quadrotor``, all gates of 95 % of the tracks (one seed), ``:point_maze``, 69 % solved (one seed), ``:lqr``, a linear
-policy whose gain is 1.5 to 2.0 % from that of Riccati's equation (``lqr.stationary``; three seeds, 33 to 45 s of
+policy whose gain is 1.5 to 2.0 % from that of Riccati's equation (``lqr.riccati``; three seeds, 33 to 45 s of
 processor time each), ``:physics``, poles of many lengths, held out where they are longer than those of training, and
 ``:levels``, poles of which most cannot be balanced, drawn by learning progress: 10 % solved (one seed).
 ``:flow``, -174, and ``:sde``, -163, denoise the actions of the pendulum. ``:dppo`` and ``:cloned`` imitate an expert

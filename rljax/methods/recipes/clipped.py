@@ -1,6 +1,7 @@
 """Recipes on the clipped ratio, and on what replaces it: several safe steps for each rollout."""
 
 from rljax.algorithms.base import compose, recipe, when
+from rljax.algorithms.recipes import clipped
 from rljax.transforms import advantage, after, penalty, prepare, ratio, reduce, schedule, source, surrogate, weight
 from rljax.types import Algorithm, Count, Fraction, Limit, NonNegative, Positive
 
@@ -15,11 +16,7 @@ def r1_zero(clip: NonNegative = 10.0, kl: NonNegative = 1e-3) -> Algorithm:
     Args:
       clip: distance of both bounds of the clip from ratio 1.
     """
-    return compose(
-        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[ratio.token(), surrogate.clip(clip, clip), *when(kl, penalty.kl("k3", kl))],
-        reduce=reduce.mean_over_rows(),
-    )
+    return clipped.grpo(clip, clip, kl)
 
 
 @recipe
@@ -321,8 +318,4 @@ def intellect_2(
 
     INTELLECT-2 (arXiv 2505.07291). Differs from ``grpo`` by ``dual``, the coefficient of k3 and the reduction.
     """
-    return compose(
-        advantage=[advantage.center_by_group(), advantage.scale_by_group()],
-        loss=[ratio.token(), surrogate.clip(low, high, dual), *when(kl, penalty.kl("k3", kl))],
-        reduce=reduce.mean_over_tokens(),
-    )
+    return clipped.grpo(low, high, kl, dual=dual, aggregate=reduce.mean_over_tokens())

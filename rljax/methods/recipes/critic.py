@@ -14,12 +14,7 @@ def orz(critic_epochs: Count = 12, low: NonNegative = 0.2, high: NonNegative = 0
     Open-Reasoner-Zero (arXiv 2503.24290), 64 samples of each prompt. Differs from ``ppo`` by lambda, KL and the
     critic's epochs.
     """
-    return compose(
-        advantage=[advantage.gae(1.0, 1.0), advantage.whiten()],
-        loss=[ratio.token(), surrogate.clip(low, high)],
-        reduce=reduce.mean_over_tokens(),
-        others=[critic.critic_objective(None, critic_epochs)],
-    )
+    return critic.ppo(low, high, lam=1.0, kl=0.0, value_clip=None, critic_epochs=critic_epochs)
 
 
 @recipe

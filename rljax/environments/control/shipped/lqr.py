@@ -53,46 +53,14 @@ def riccati(system: System) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.stack(gains[::-1]), np.stack(costs[::-1]), np.asarray(rests[::-1])
 
 
-def stationary(system: System, discount: float = 1.0) -> np.ndarray:
-    """Return the gain K ``[C, S]`` of the best policy u = K x for the discounted cost of infinitely many steps.
-
-    It is that of ``riccati`` with sqrt(discount) A and sqrt(discount) B, many steps before the end.
-    """
-    root = discount**0.5
-    return riccati(dataclasses.replace(system, A=root * system.A, B=root * system.B, horizon=2000))[0][0]
-
-
-def expected_return(system: System, gain: np.ndarray, spread: float, moment: np.ndarray) -> float:
-    """Return the expected return of the policy u_t ~ N(K_t x_t, spread^2 I), exactly.
-
-    The second moment of the state, M = E xx', evolves by M' = (A + BK) M (A + BK)' + spread^2 BB' + noise^2 I, and a
-    step costs tr(QM) + tr(R (KMK' + spread^2 I)).
-
-    Args:
-      system: of S states and C controls, for H steps.
-      gain: K, ``[C, S]``, or ``[H, C, S]`` for each step.
-      spread: standard deviation of the controls.
-      moment: of the first state, ``[S, S]``; xx' for one state x, I for all problems.
-
-    Returns:
-      The sum of the expected rewards.
-    """
-    A, B, total = system.A, system.B, 0.0
-    for K in np.broadcast_to(gain, (system.horizon, B.shape[1], B.shape[0])):
-        control = K @ moment @ K.T + spread**2 * np.eye(B.shape[1])
-        total -= float(np.sum(system.Q * moment) + np.sum(system.R * control))
-        moment = (A + B @ K) @ moment @ (A + B @ K).T + spread**2 * B @ B.T + system.noise**2 * np.eye(B.shape[0])
-    return total
-
-
 @dataclasses.dataclass(frozen=True)
 class Lqr(drawn.Drawn):
     """Rules: steer a linear system to 0 cheaply; x' = A x + B u + noise w, and a step is paid -(x'Qx + u'Ru).
 
     A has Gaussian entries, scaled to a spectral radius of ``radius``; the columns of B have length 1; Q is the identity
     and R is ``price`` times it. A problem is its first state, Gaussian with variance 1. Observed is the state, and the
-    control is ``scale`` times the action, so that the best one hardly ever reaches 1. ``riccati`` is the best policy,
-    and ``expected_return`` what a linear one earns. A problem is solved with at most 1 / 0.9 of the least expected
+    control is ``scale`` times the action, so that the best one hardly ever reaches 1. ``riccati`` is the best policy.
+    A problem is solved with at most 1 / 0.9 of the least expected
     cost.
     """
 
