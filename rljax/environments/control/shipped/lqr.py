@@ -60,8 +60,7 @@ class Lqr(drawn.Drawn):
     A has Gaussian entries, scaled to a spectral radius of ``radius``; the columns of B have length 1; Q is the identity
     and R is ``price`` times it. A problem is its first state, Gaussian with variance 1. Observed is the state, and the
     control is ``scale`` times the action, so that the best one hardly ever reaches 1. ``riccati`` is the best policy.
-    A problem is solved with at most 1 / 0.9 of the least expected
-    cost.
+    A problem is solved with at most 1 / 0.9 of the least expected cost.
     """
 
     states: Few = setting(2, "Numbers of a state.")
