@@ -1,6 +1,8 @@
 """Published methods, the settings that stand for them, and what of them is absent: COVERAGE.md."""
 
+import inspect
 import pathlib
+import statistics
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +30,10 @@ def page() -> str:
     """Write the page: tables of the recipes of which something is absent, of the groups, and of what is outside."""
     listed = sum(map(len, GROUPS.values()))
     introduction = _FILE.with_suffix(".txt").read_text().rstrip("\n")
-    lines = [introduction.format(recipes=len(algorithms.TABLE), less=len(RECIPES), settings=listed)]
+    sizes = [_size(name) for name in algorithms.TABLE]
+    half, most = round(statistics.median(sizes)), max(sizes)
+    counts = {"recipes": len(sizes), "less": len(RECIPES), "settings": listed, "half": half, "most": most}
+    lines = [introduction.format(**counts)]
     lines += ["", "## Recipes", "", "| recipe | absent or different |", "| --- | --- |"]
     lines += [f"| `{name}` | {_cell(RECIPES[name])} |" for name in algorithms.TABLE if name in RECIPES]
     for group, methods in GROUPS.items():
@@ -39,6 +44,12 @@ def page() -> str:
     lines += ["", "## Outside", "", "| method | why |", "| --- | --- |"]
     lines += [f"| {name} | {_cell(why)} |" for name, why in OUTSIDE.items()]
     return "\n".join(lines) + "\n"
+
+
+def _size(name: str) -> int:
+    """Return the lines of a recipe: decorator, signature and body, without the docstring."""
+    signature, _, body = inspect.getsource(inspect.unwrap(algorithms.TABLE[name])).split('"""')
+    return len(signature.rstrip().splitlines()) + len(body.strip().splitlines())
 
 
 def _field(name: str, value: Any) -> str:
