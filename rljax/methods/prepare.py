@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from rljax import types
 from rljax.methods.reward import turns
 from rljax.transforms import define, ops, trajectories
-from rljax.transforms.advantage import normalise
 from rljax.transforms.frame import extras, idle
 
 
@@ -81,7 +80,7 @@ def drop_between(r, s, opening: tuple[int, ...], closing: tuple[int, ...]) -> ty
 @define.prepare(needs=types.Needs(siblings=True))
 def drop_flat_groups(r, s) -> types.Array:
     """Drop groups whose rewards do not differ, from denominators too: the loss's side of dynamic sampling."""
-    return ~normalise.flat(r)[:, None]
+    return ~trajectories.flat(r)[:, None]
 
 
 @define.prepare(needs=types.Needs(extra=frozenset({"used"})))

@@ -15,6 +15,7 @@ DIVERGENCES = ("reverse_kl", "forward_kl", "js", "hellinger", "total_variation",
 """Exact full-vocabulary divergences from the reference that ``Scores`` may contain; alpha_ takes any number."""
 MODES = "greatest", "at_mode"  # no divergences: the log-prob of the policy's most probable token, of the reference's
 ESTIMATORS = typing.get_args(types.Estimator)
+FLAT = 1e-6  # standard deviations of equal rewards are at most this: their mean may differ in the last bit
 
 
 def repeat(x: Array, count: int, axis: int = 0) -> Array:

@@ -109,6 +109,16 @@ def scored(rollout: types.Rollout, reward: Array, usable: Array) -> types.Rollou
     return rollout.replace(valid=jnp.where(usable, ops.valid_rows(rollout), 0.0))
 
 
+def spread(rollout: types.Rollout) -> Array:
+    """Return [B], the standard deviation of the rewards of the row's group, charges aside; of rows that count."""
+    return ops.segment_std(uncharged(rollout), rollout.group, once(rollout))
+
+
+def flat(rollout: types.Rollout) -> Array:
+    """Return bool [B], whether the rewards of the row's group are equal."""
+    return spread(rollout) <= ops.FLAT
+
+
 def correct(rollout: types.Rollout) -> Array:
     """Return bool [B]: the verifier's outcome, or a total reward above 0 where it gave none (``UNJUDGED``)."""
     if rollout.outcome is None:

@@ -182,8 +182,8 @@ def test_shipped_configs_are_found_by_name_and_path(tmp_path):
         files.load("quickstart", "slow")
     path = tmp_path / "own.py"
     fields = "import dataclasses\n\n@dataclasses.dataclass\nclass Mine:\n    width: int = 8\n\n"
-    own = "from __future__ import annotations\nfrom rljax import config\n" + fields
-    path.write_text(own + "def get_config(arg=''):\n    return config.default()\n")
+    imports = "from __future__ import annotations\nfrom rljax import config\n" + fields
+    path.write_text(imports + "def get_config(arg=''):\n    return config.default()\n")
     assert files.differences(files.load(str(path)), schema.default()) == []
 
 

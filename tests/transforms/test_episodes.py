@@ -11,7 +11,6 @@ from rljax.methods import prepare
 from rljax.methods.advantage import steps
 from rljax.methods.reward import outcomes, turns
 from rljax.transforms import advantage, reward, trajectories
-from rljax.transforms.advantage import normalise
 from rljax.transforms.surrogate import row
 
 EPISODE = np.array([0, 0, 0, 1], np.int32)
@@ -69,7 +68,7 @@ def test_a_charge_of_a_kl_does_not_decide_which_rows_are_right_or_which_groups_a
     np.testing.assert_array_equal(
         run(advantage.sign_weighted(0.1, 1.0), r).advantage[:, 0], np.float32([0.1, 0.1, -1, 0.1])
     )
-    np.testing.assert_array_equal(normalise.flat(r), [True, True, False, False])
+    np.testing.assert_array_equal(trajectories.flat(r), [True, True, False, False])
     kept = prepare.drop_flat_groups().apply(r, None, (), jax.random.key(0))[0].mask
     np.testing.assert_array_equal(kept[:, 0], [0, 0, 1, 1])
     wrong = r.replace(reward=0 * r.reward)

@@ -90,7 +90,7 @@ def scale_by_task(r, epsilon: types.NonNegative = 1e-6) -> types.Array:
 def scale_by_informative_share(r, floor: types.Fraction = 0.5) -> types.Array:
     """Divide by the share of groups that have spread: A / max(share, floor). GPG (arXiv 2504.02546)."""
     once = ops.segment_first(r.group, ops.valid_rows(r))
-    share = ops.masked_mean(jnp.where(normalise.flat(r), 0.0, jnp.ones_like(once)), once)
+    share = ops.masked_mean(jnp.where(trajectories.flat(r), 0.0, jnp.ones_like(once)), once)
     return normalise.over(normalise.current(r), jnp.maximum(share, floor))
 
 

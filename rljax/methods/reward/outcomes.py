@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from rljax import types
 from rljax.transforms import define, modules, ops, trajectories
-from rljax.transforms.advantage import normalise
 from rljax.transforms.frame import extras
 from rljax.transforms.reward import shaping
 
@@ -31,7 +30,7 @@ def zscore(
       ``[B]``; 0 without spread, and on rows without weight.
     """
     mean, std = ops.segment_mean(x, r.group, weight), ops.segment_std(x, r.group, weight, ddof)
-    return jnp.where((weight > 0) & (std > normalise.FLAT), shaping.over(x - mean, std + epsilon), 0.0)
+    return jnp.where((weight > 0) & (std > ops.FLAT), shaping.over(x - mean, std + epsilon), 0.0)
 
 
 @define.reward

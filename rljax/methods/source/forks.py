@@ -181,7 +181,7 @@ def branched(low: types.Fraction = 0.25, high: types.Fraction = 0.75, prompts: e
 
     def edit(pool, problems, rollout, solutions, count, key):
         drawn = jax.ops.segment_max(ops.valid_rows(rollout), groups.place(rollout), rollout.group.size) > 0
-        flat = groups.starts(rollout) & (groups.spread_of(rollout) <= 1e-6) & drawn[groups.place(rollout)]
+        flat = groups.starts(rollout) & trajectories.flat(rollout) & drawn[groups.place(rollout)]
         begin = jnp.argsort(~flat, stable=True)[:count].astype(jnp.int32)
         sample = jnp.floor(_uniform(jax.random.fold_in(key, 1), count) * groups.size(rollout)[begin])
         row = begin + sample.astype(jnp.int32)

@@ -83,8 +83,8 @@ def evolve(
       rounds: their number.
       steps: updates of a round.
       share: share of the members, at least one, that continue from one of as many best ones, drawn at random.
-      factors: numbers of a member that continues another one are multiplied by one of these, drawn for each; it keeps
-        those of the other one if a field refuses what they would be.
+      factors: numbers of a member that continues another one are multiplied by one of these, drawn for each; if a field
+        refuses one of the products, the member has the other one's numbers.
       score: of the result of a round; the larger, the better.
       progress: as in ``train_many``.
 

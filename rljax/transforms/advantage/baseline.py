@@ -16,7 +16,7 @@ def minus(r: types.Rollout, baseline: types.Array) -> types.Array:
 def others(r: types.Rollout, x: types.Array) -> types.Array:
     """Return the mean of a number ``[B]`` over the other trajectories of its peers; its own if there are none.
 
-    They are those of the same agent in other episodes of the group (``trajectories.peers``).
+    Peers are written by the same agent, in the same group (``trajectories.peers``).
     """
     counts, once, peers = ops.valid_rows(r), trajectories.once(r), trajectories.peers(r)
     x = jnp.where(counts > 0, x, 0.0)

@@ -18,9 +18,6 @@ def over(a, scale) -> types.Array:
     return a / jnp.where(scale > 0, scale, 1.0)
 
 
-FLAT = 1e-6  # standard deviations of equal rewards are at most this: their mean may differ in the last bit
-
-
 def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> types.Array:
     """Return a / (std + epsilon), and ``a`` where the statistic has no spread.
 
@@ -35,12 +32,7 @@ def scaled(a: types.Array, std: types.Array, epsilon: types.NonNegative) -> type
     Returns:
       ``[B, T]`` advantages.
     """
-    return jnp.where(std > FLAT, over(a, std + epsilon), a)
-
-
-def flat(r: types.Rollout) -> types.Array:
-    """Return [B], whether the rewards of the row's group have no spread, charges aside."""
-    return ops.segment_std(trajectories.uncharged(r), r.group, trajectories.once(r)) <= FLAT
+    return jnp.where(std > ops.FLAT, over(a, std + epsilon), a)
 
 
 def keyed(key: types.Segments, per: types.Unit = "token") -> types.Needs:

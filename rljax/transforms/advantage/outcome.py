@@ -33,7 +33,7 @@ def zero_variance(r, alpha: types.NonNegative = 0.1) -> types.Array:
     entropy = ops.given(r.entropy, "zero_variance: the rollout has no entropy")
     most = jnp.max(jnp.where(r.mask > 0, entropy, 0.0), axis=1, keepdims=True)
     worth = alpha * jnp.where(trajectories.uncharged(r)[:, None] > 0, entropy, entropy - most)
-    return jnp.where(normalise.flat(r)[:, None], worth, normalise.current(r))
+    return jnp.where(trajectories.flat(r)[:, None], worth, normalise.current(r))
 
 
 def _choices(n, m, k):

@@ -150,7 +150,7 @@ def tally(rollout: types.Rollout) -> Tally:
     mean = total(once * reward) / some
     away = jnp.where(once > 0, reward - mean[number], 0.0)
     spread = jnp.sqrt(total(away**2) / some)
-    spread = jnp.where(spread > 1e-6, spread, 0.0)  # equal rewards may differ from their mean in the last bit
+    spread = jnp.where(spread > ops.FLAT, spread, 0.0)
     index = jnp.zeros_like(number) if rollout.index is None else rollout.index
     domain = jnp.zeros_like(number) if rollout.domain is None else rollout.domain
     return Tally(
@@ -163,8 +163,3 @@ def tally(rollout: types.Rollout) -> Tally:
         domain=of_group(domain),
         best=jnp.where(count > 0, jax.ops.segment_max(jnp.where(once > 0, reward, -jnp.inf), number, places), 0.0),
     )
-
-
-def spread_of(rollout: types.Rollout) -> Array:
-    """Return the standard deviation of the total rewards of each row's group, ``[B]``; invalid rows do not count."""
-    return ops.segment_std(trajectories.uncharged(rollout), rollout.group, trajectories.once(rollout))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax import types
-from rljax.transforms import define, ops
+from rljax.transforms import define, ops, trajectories
 from rljax.transforms.source import groups
 
 Array = types.Array
@@ -78,7 +78,7 @@ def dynamic(oversample: types.Count = 2) -> types.Source:
 
     def select(rollout: types.Rollout, pool: types.Tree, count: int, key: types.Key):
         valid = ops.valid_rows(rollout)
-        informative = groups.spread_of(rollout) > 1e-6  # equal rewards may differ from their mean in the last bit
+        informative = ~trajectories.flat(rollout)
         rows = jnp.argsort(~informative, stable=True)[:count]  # rows of a group are adjacent and stay so
         kept = groups.take(rollout.replace(valid=jnp.where(informative, valid, 0.0)), rows)
         return kept, pool

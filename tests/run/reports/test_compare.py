@@ -201,7 +201,7 @@ def test_an_argument_is_averaged_over(tmp_path):
         result = rljax.compare([tmp_path], over="algorithm.kl", **options)
         assert [len(arm.runs) for arm in result.arms] == [3]
         assert not any("differ" in note for note in result.notes)
-    assert "evaluated on 5 prompts" in result.html()  # those of the first were left out
+    assert "evaluated on 5 prompts" in result.html()  # the evaluation of the first run was left out
 
 
 def test_runs_whose_phases_are_at_other_steps_have_no_band(tmp_path):

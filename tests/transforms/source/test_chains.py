@@ -73,7 +73,7 @@ def test_a_charge_of_a_kl_is_no_success_of_a_prompt():
     rows = batch([0, 1], [[0, 0], [0, 1]], token_reward=np.full((4, 3), 0.1, np.float32))
     rows = rows.replace(extra={"paid": np.zeros((4, 3), np.float32)})
     np.testing.assert_array_equal(groups.tally(rows).wins[:2], [0, 1])
-    np.testing.assert_allclose(groups.spread_of(rows), [0, 0, 0.5, 0.5])
+    np.testing.assert_allclose(trajectories.spread(rows), [0, 0, 0.5, 0.5])
 
 
 def test_what_draws_prompts_by_results_is_written_before_what_leaves_rows_out():
